@@ -1,0 +1,273 @@
+"""The tables of the scheduler.
+
+`jobs` is partitioned by status: every claim and renewal touches only `jobs_active`, which stays as small as the
+work in hand; what ended is moved to `jobs_finished` and never slows a claim. A CHECK is named by the rule it holds,
+so that a refused row says in plain words what to change. Rules that would read the payload again at every claim
+live in the trigger `admit` instead.
+"""
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+TYPES = """
+CREATE TYPE scheduler.job_status AS ENUM
+  ('BLOCKED', 'DELAYED', 'PENDING', 'RUNNING', 'COMPLETED', 'FAILED', 'TIMED_OUT', 'CANCELLED');
+
+-- One row of claim. The last row of a claim that came short has no id and carries the hints.
+CREATE TYPE scheduler.claimed AS (
+  id bigint, fence bigint, kind text, queue text, tenant text, payload jsonb, attempt int, failures int,
+  max_attempts int, timeout double precision, idempotency_key text, metadata jsonb,
+  busy boolean, next_in double precision);
+
+-- What finish() records of one job.
+CREATE TYPE scheduler.ending AS (
+  id bigint, status scheduler.job_status, failed int, crashed int, result jsonb, error text, root bigint);
+"""
+
+# Names and keys are compared byte by byte: faster, and no index of theirs depends on the system's locale.
+JOBS = """
+CREATE TABLE scheduler.jobs (
+  id bigint GENERATED ALWAYS AS IDENTITY,
+  kind text COLLATE "C" NOT NULL,
+  payload jsonb NOT NULL DEFAULT '{}',
+  queue text COLLATE "C",
+  priority smallint,
+  tenant text COLLATE "C" NOT NULL DEFAULT '',
+  run_at timestamptz,
+  depends_on bigint[] NOT NULL DEFAULT '{}',
+  on_parent_failure text NOT NULL DEFAULT 'cancel',
+  idempotency_key text COLLATE "C",
+  unique_key text COLLATE "C",
+  max_attempts int,
+  max_crashes int,
+  timeout interval,
+  retry_base interval,
+  retry_cap interval,
+  retry_jitter boolean,
+  metadata jsonb NOT NULL DEFAULT '{}',
+  status scheduler.job_status NOT NULL DEFAULT 'PENDING',
+  rank_at timestamptz NOT NULL,
+  line text COLLATE "C" NOT NULL DEFAULT '',
+  unmet int NOT NULL DEFAULT 0,
+  attempt int NOT NULL DEFAULT 0,
+  failures int NOT NULL DEFAULT 0,
+  crashes int NOT NULL DEFAULT 0,
+  fence bigint,
+  request uuid,
+  worker_id uuid,
+  lease_expires_at timestamptz,
+  started_at timestamptz,
+  cancel_requested_at timestamptz,
+  cancelled_by bigint,
+  submitted_at timestamptz NOT NULL,
+  finished_at timestamptz,
+  result jsonb,
+  error text,
+  schedule_id bigint,
+  fire_time timestamptz,
+  CONSTRAINT "priority must lie between -100 and 100" CHECK (priority BETWEEN -100 AND 100),
+  CONSTRAINT "run_at must lie in the years 2000 to 9999"
+    CHECK (run_at >= '2000-01-01 00:00+00' AND run_at < '10000-01-01 00:00+00'),
+  CONSTRAINT "fire_time must lie in the years 2000 to 9999"
+    CHECK (fire_time >= '2000-01-01 00:00+00' AND fire_time < '10000-01-01 00:00+00'),
+  CONSTRAINT "rank_at is computed from run_at and priority"
+    CHECK (rank_at > '0900-01-01 00:00+00' AND rank_at < '12000-01-01 00:00+00'),
+  CONSTRAINT "on_parent_failure must be cancel or run" CHECK (on_parent_failure IN ('cancel', 'run')),
+  CONSTRAINT "max_attempts must be at least 1" CHECK (max_attempts >= 1),
+  CONSTRAINT "max_crashes must be at least 0" CHECK (max_crashes >= 0),
+  CONSTRAINT "timeout must be over 0 and at most 30 days" CHECK (timeout > '0' AND timeout <= '30 days'),
+  CONSTRAINT "retry_base must be over 0 and at most retry_cap" CHECK (retry_base > '0' AND retry_base <= retry_cap),
+  CONSTRAINT "retry_cap must be at most 30 days" CHECK (retry_cap <= '30 days'),
+  CONSTRAINT "a worker and a lease are set exactly while RUNNING"
+    CHECK ((status = 'RUNNING') = (worker_id IS NOT NULL) AND (status = 'RUNNING') = (lease_expires_at IS NOT NULL)),
+  CONSTRAINT "unmet parents are counted exactly while BLOCKED" CHECK ((status = 'BLOCKED') = (unmet > 0))
+) PARTITION BY LIST (status);
+
+-- Small settings around one idea: nothing waits for a percentage of a big table. A claim leaves a dead version behind,
+-- so vacuum comes after a few thousand of them and does not pause.
+CREATE TABLE scheduler.jobs_active PARTITION OF scheduler.jobs
+  FOR VALUES IN ('BLOCKED', 'DELAYED', 'PENDING', 'RUNNING')
+  WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_insert_scale_factor = 0.01, autovacuum_vacuum_insert_threshold = 20000,
+        autovacuum_analyze_scale_factor = 0.01, autovacuum_analyze_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE scheduler.jobs_active ADD PRIMARY KEY (id);
+
+-- NULL belongs here so that an explicit NULL status meets the trigger, which says what to do, and not the router.
+-- The counters of BLOCKED children are gone from what has ended.
+CREATE TABLE scheduler.jobs_finished PARTITION OF scheduler.jobs
+  FOR VALUES IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'CANCELLED', NULL)
+  WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.02,
+        autovacuum_analyze_scale_factor = 0.02);
+ALTER TABLE scheduler.jobs_finished ADD PRIMARY KEY (id);
+
+-- claim, and nothing else, in its order.
+CREATE INDEX jobs_claim ON scheduler.jobs_active (queue, kind, line, rank_at, id) WHERE status = 'PENDING';
+-- promote.
+CREATE INDEX jobs_due ON scheduler.jobs_active (run_at, id) WHERE status = 'DELAYED';
+-- reap and claimed_by.
+CREATE INDEX jobs_running ON scheduler.jobs_active (kind, line, started_at) WHERE status = 'RUNNING';
+-- declare fills in what waited for the first declaration of its kind.
+CREATE INDEX jobs_undeclared ON scheduler.jobs_active (kind, id) WHERE timeout IS NULL OR queue IS NULL
+  OR priority IS NULL OR max_attempts IS NULL OR max_crashes IS NULL OR retry_base IS NULL;
+-- One unfinished job per (kind, unique_key).
+CREATE UNIQUE INDEX "unique_key is held by an unfinished job of this kind"
+  ON scheduler.jobs_active (kind, unique_key) WHERE unique_key IS NOT NULL;
+-- Retention and schedule_lag.
+CREATE INDEX jobs_finished_at ON scheduler.jobs_finished (finished_at, id);
+"""
+
+AROUND = """
+CREATE TABLE scheduler.attempts (
+  job_id bigint NOT NULL,
+  attempt int NOT NULL,
+  worker_id uuid,
+  started_at timestamptz,
+  ended_at timestamptz NOT NULL,
+  outcome text NOT NULL CHECK (outcome IN ('failed', 'timed_out', 'cancelled', 'lost', 'released', 'snoozed')),
+  error_type text,
+  error text,
+  traceback text,
+  PRIMARY KEY (job_id, attempt)
+);
+
+-- An edge of the graph. ended: the parent reached a final status. applied: the child has taken notice.
+CREATE TABLE scheduler.dependencies (
+  parent bigint NOT NULL,
+  child bigint NOT NULL,
+  ended boolean NOT NULL DEFAULT false,
+  applied boolean NOT NULL DEFAULT false,
+  PRIMARY KEY (parent, child)
+) WITH (fillfactor = 85);
+CREATE INDEX dependencies_child ON scheduler.dependencies (child);
+CREATE INDEX dependencies_to_apply ON scheduler.dependencies (parent) WHERE ended AND NOT applied;
+
+CREATE TABLE scheduler.idempotency_keys (
+  kind text COLLATE "C" NOT NULL,
+  key text COLLATE "C" NOT NULL,
+  job_id bigint NOT NULL,
+  expires_at timestamptz NOT NULL,
+  PRIMARY KEY (kind, key)
+);
+
+-- seen_at is null while nobody has declared the kind: its rows wait, with their defaults open.
+CREATE TABLE scheduler.kinds (
+  kind text COLLATE "C" PRIMARY KEY,
+  queue text COLLATE "C",
+  priority smallint,
+  max_attempts int,
+  max_crashes int,
+  timeout interval,
+  retry_base interval,
+  retry_cap interval,
+  retry_jitter boolean,
+  executor text,
+  idempotency_window interval,
+  declared jsonb NOT NULL DEFAULT '[]',
+  override jsonb NOT NULL DEFAULT '{}',
+  seen_at timestamptz,
+  CONSTRAINT "priority must lie between -100 and 100" CHECK (priority BETWEEN -100 AND 100),
+  CONSTRAINT "max_attempts must be at least 1" CHECK (max_attempts >= 1),
+  CONSTRAINT "max_crashes must be at least 0" CHECK (max_crashes >= 0),
+  CONSTRAINT "timeout must be over 0 and at most 30 days" CHECK (timeout > '0' AND timeout <= '30 days'),
+  CONSTRAINT "retry_base must be over 0 and at most retry_cap" CHECK (retry_base > '0' AND retry_base <= retry_cap),
+  CONSTRAINT "retry_cap must be at most 30 days" CHECK (retry_cap <= '30 days'),
+  CONSTRAINT "executor must be async, thread or process" CHECK (executor IN ('async', 'thread', 'process')),
+  CONSTRAINT "idempotency_window must be over 0 and at most 366 days"
+    CHECK (idempotency_window > '0' AND idempotency_window <= '366 days')
+);
+
+CREATE TABLE scheduler.queues (
+  queue text COLLATE "C" PRIMARY KEY,
+  ordering text NOT NULL,
+  step interval NOT NULL,
+  declared jsonb NOT NULL DEFAULT '[]',
+  override jsonb NOT NULL DEFAULT '{}',
+  CONSTRAINT "ordering must be aging, fifo or strict" CHECK (ordering IN ('aging', 'fifo', 'strict')),
+  CONSTRAINT "step must lie between 0 and 87660 hours" CHECK (step >= '0' AND step <= '87660 hours')
+);
+
+-- One row per worker process, written a few times a second at most: HOT, and no index but the key.
+CREATE TABLE scheduler.workers (
+  id uuid PRIMARY KEY,
+  host text NOT NULL,
+  pid int NOT NULL,
+  version text NOT NULL,
+  queues text[] NOT NULL,
+  kinds text[] NOT NULL,
+  slots jsonb NOT NULL,
+  started_at timestamptz NOT NULL,
+  seen_at timestamptz NOT NULL,
+  sleeping boolean NOT NULL DEFAULT false,
+  channel text NOT NULL,
+  draining boolean NOT NULL DEFAULT false
+) WITH (fillfactor = 50);
+
+-- One row. The epoch is the upper half of every fence, so that fences keep growing where attempts cannot be trusted to:
+-- after the promotion of a standby that lacks the newest claims, or a restore.
+CREATE TABLE scheduler.epoch (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  epoch bigint NOT NULL,
+  system_identifier bigint,
+  timeline text,
+  changed_at timestamptz NOT NULL
+);
+INSERT INTO scheduler.epoch (epoch, changed_at) VALUES (1, '2000-01-01 00:00+00');
+"""
+
+COMMENTS = """
+COMMENT ON TABLE scheduler.jobs IS 'One row per job. Insert kind and payload; the scheduler computes the rest.';
+COMMENT ON COLUMN scheduler.jobs.kind IS 'Which handler runs the job.';
+COMMENT ON COLUMN scheduler.jobs.payload IS 'The arguments of the handler: a JSON object of at most 256 kB.';
+COMMENT ON COLUMN scheduler.jobs.queue IS 'Default: the queue of the kind.';
+COMMENT ON COLUMN scheduler.jobs.priority IS '-100 to 100; LOW 0, MEDIUM 1, HIGH 2, CRITICAL 3. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.jobs.tenant IS 'On whose behalf.';
+COMMENT ON COLUMN scheduler.jobs.run_at IS 'Not before. Default: now.';
+COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first.';
+COMMENT ON COLUMN scheduler.jobs.on_parent_failure IS 'cancel: a parent that does not complete cancels this job. run: it runs all the same.';
+COMMENT ON COLUMN scheduler.jobs.idempotency_key IS 'One job per (kind, key) while the first is unfinished and until its window ends; a second insert inserts nothing.';
+COMMENT ON COLUMN scheduler.jobs.unique_key IS 'One unfinished job per (kind, key).';
+COMMENT ON COLUMN scheduler.jobs.max_attempts IS 'Failures after which the job ends; 1: never retried.';
+COMMENT ON COLUMN scheduler.jobs.max_crashes IS 'Lost workers the job survives.';
+COMMENT ON COLUMN scheduler.jobs.timeout IS 'Of one attempt; over 0, at most 30 days.';
+COMMENT ON COLUMN scheduler.jobs.metadata IS 'Tags, trace context: a JSON object the handler sees as ctx.metadata.';
+COMMENT ON COLUMN scheduler.jobs.rank_at IS 'Place in the queue: greatest(submitted_at, run_at) - priority * step.';
+COMMENT ON COLUMN scheduler.jobs.line IS 'The line within (queue, kind) in which the job waits.';
+COMMENT ON COLUMN scheduler.jobs.unmet IS 'Parents still waited for.';
+COMMENT ON COLUMN scheduler.jobs.attempt IS 'Claims so far.';
+COMMENT ON COLUMN scheduler.jobs.fence IS 'Token of the newest claim: epoch << 32 | attempt. It only grows.';
+COMMENT ON COLUMN scheduler.jobs.request IS 'The claim call that took the job.';
+COMMENT ON COLUMN scheduler.jobs.cancelled_by IS 'The job whose failure cancelled this one.';
+COMMENT ON COLUMN scheduler.jobs.fire_time IS 'The logical date for which the schedule fired.';
+"""
+
+GRANTS = """
+GRANT USAGE ON SCHEMA scheduler
+  TO scheduler_submitter, scheduler_worker, scheduler_operator, scheduler_viewer;
+GRANT INSERT (kind, payload, queue, priority, tenant, run_at, depends_on, on_parent_failure, idempotency_key, unique_key,
+              max_attempts, max_crashes, timeout, retry_base, retry_cap, retry_jitter, metadata), SELECT (id)
+  ON scheduler.jobs TO scheduler_submitter, scheduler_operator;
+GRANT SELECT (id, kind, queue, priority, tenant, run_at, depends_on, on_parent_failure, max_attempts, max_crashes, timeout,
+              status, rank_at, unmet, attempt, failures, crashes, worker_id, lease_expires_at, started_at,
+              cancel_requested_at, cancelled_by, submitted_at, finished_at, schedule_id, fire_time)
+  ON scheduler.jobs TO scheduler_viewer;
+GRANT SELECT ON scheduler.jobs TO scheduler_operator;
+GRANT SELECT ON scheduler.attempts, scheduler.dependencies, scheduler.kinds, scheduler.queues, scheduler.workers
+  TO scheduler_viewer, scheduler_operator;
+"""
+
+
+def upgrade() -> None:
+    options = op.get_context().opts
+    for part in (TYPES, JOBS, AROUND, COMMENTS, GRANTS if options["roles"] else ""):
+        options["script"](part)
+
+
+def downgrade() -> None:
+    op.execute("DROP TABLE scheduler.jobs, scheduler.attempts, scheduler.dependencies, scheduler.idempotency_keys CASCADE")
+    op.execute("DROP TABLE scheduler.kinds, scheduler.queues, scheduler.workers, scheduler.epoch CASCADE")
+    op.execute("DROP TYPE scheduler.claimed, scheduler.ending, scheduler.job_status CASCADE")

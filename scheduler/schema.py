@@ -1,0 +1,47 @@
+"""The schema of the database: bring it to this version, or say why it cannot be used.
+
+The migrations live in the folder migrations/ of the project and inside the wheel; they import nothing of the scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+
+SUPPORTED = ("0001",)
+
+
+def migrations_folder() -> Path:
+    """Return the folder of the migrations: inside the installed package, or beside it in a checkout."""
+    package = Path(str(files("scheduler")))
+    inside = package / "migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"
+
+
+async def migrate(dsn: str) -> bool:
+    """Bring the database to the newest schema; return whether its roles could be created.
+
+    Waits for another migration, never long for a table: see migrations/env.py. Raises what asyncpg or SQLAlchemy raise.
+    """
+
+    async def connect() -> asyncpg.Connection[Any]:
+        return await asyncpg.connect(dsn, statement_cache_size=0)
+
+    with ThreadPoolExecutor(1) as thread:  # alembic's environment runs an event loop of its own
+        return await asyncio.get_running_loop().run_in_executor(thread, _upgrade, connect)
+
+
+def _upgrade(connect: Callable[[], Awaitable[asyncpg.Connection[Any]]]) -> bool:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.attributes["connect"] = connect
+    command.upgrade(config, "head")
+    return bool(config.attributes["report"]["roles"])

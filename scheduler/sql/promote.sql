@@ -1,0 +1,21 @@
+-- promote(limit): make delayed jobs that are due claimable. Their rank was set when they were delayed and stays.
+-- Returns {"promoted": n, "queues": [those that got work], "next_in": seconds until the next delayed job is due, or null}.
+-- Locks FOR NO KEY UPDATE SKIP LOCKED; any number of workers may promote at once.
+-- callers: worker
+CREATE OR REPLACE FUNCTION scheduler.promote(p_limit int DEFAULT 1000) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  promoted int;
+  queues text[];
+BEGIN
+  WITH due AS MATERIALIZED (
+    SELECT j.id FROM scheduler.jobs_active j WHERE j.status = 'DELAYED' AND j.run_at <= (SELECT scheduler.clock())
+    ORDER BY j.run_at, j.id LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED),
+  waiting AS (
+    UPDATE scheduler.jobs_active j SET status = 'PENDING' WHERE j.id = ANY (ARRAY(SELECT d.id FROM due d)) RETURNING j.queue)
+  SELECT count(*), coalesce(array_agg(DISTINCT w.queue) FILTER (WHERE w.queue IS NOT NULL), '{}')
+  INTO promoted, queues FROM waiting w;
+  PERFORM scheduler.wake(queues);
+  RETURN jsonb_build_object('promoted', promoted, 'queues', queues, 'next_in', scheduler.due_in());
+END $$;

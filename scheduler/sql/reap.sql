@@ -1,0 +1,48 @@
+-- reap(lease, limit): return jobs whose lease has lapsed to PENDING; end a job that has now lost more than max_crashes workers.
+-- Returns {"reaped": [ids], "parents": [ids]}.
+-- Does nothing until one lease after the server started or the epoch changed: while the database was away nobody could
+-- renew, and an outage is nobody's crash.
+-- Race: a renewal or a settlement may be under way. The guard stands in the locking statement, which sees the row as it is
+-- now (deciding from an earlier read reset live jobs 40 times of 40). Locks FOR UPDATE SKIP LOCKED, ids ascending.
+-- callers: worker
+CREATE OR REPLACE FUNCTION scheduler.reap(p_lease interval, p_limit int DEFAULT 1000) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  reaped bigint[];
+  endings scheduler.ending[];
+  queues text[];
+  parents bigint[] := '{}';
+BEGIN
+  IF scheduler.clock() < p_lease + greatest(pg_postmaster_start_time(), (SELECT e.changed_at FROM scheduler.epoch e)) THEN
+    RETURN '{"reaped": [], "parents": []}';
+  END IF;
+  WITH lapsed AS MATERIALIZED (
+    SELECT j.id FROM scheduler.jobs_active j WHERE j.status = 'RUNNING' AND j.lease_expires_at < scheduler.clock()
+    LIMIT p_limit),
+  held AS MATERIALIZED (
+    SELECT j.id, j.attempt, j.worker_id, j.started_at, j.crashes, j.max_crashes, j.cancel_requested_at
+    FROM scheduler.jobs_active j WHERE j.id = ANY (ARRAY(SELECT l.id FROM lapsed l))
+      AND j.worker_id IS NOT NULL AND j.lease_expires_at < scheduler.clock()
+    ORDER BY j.id FOR UPDATE SKIP LOCKED),
+  ruled AS MATERIALIZED (
+    SELECT h.*, CASE WHEN h.cancel_requested_at IS NOT NULL THEN 'CANCELLED' WHEN h.crashes >= h.max_crashes THEN 'FAILED'
+      ELSE 'PENDING' END::scheduler.job_status AS status FROM held h),
+  logged AS (
+    INSERT INTO scheduler.attempts (job_id, attempt, worker_id, started_at, ended_at, outcome, error_type, error)
+    SELECT r.id, r.attempt, r.worker_id, r.started_at, scheduler.clock(), 'lost', 'WorkerLost',
+      'the worker did not renew its lease' FROM ruled r ON CONFLICT DO NOTHING),
+  returned AS (
+    UPDATE scheduler.jobs_active j SET status = 'PENDING', worker_id = NULL, lease_expires_at = NULL, crashes = j.crashes + 1
+    WHERE j.id = ANY (ARRAY(SELECT r.id FROM ruled r WHERE r.status = 'PENDING')) RETURNING j.queue)
+  SELECT coalesce(array_agg(r.id), '{}'), ARRAY(SELECT DISTINCT b.queue FROM returned b),
+    array_agg(ROW(r.id, r.status, 0, 1, NULL, CASE WHEN r.status = 'FAILED' THEN
+      format('WorkerLost: %s workers were lost while they ran this job (max_crashes %s)', r.crashes + 1, r.max_crashes) END,
+      NULL)::scheduler.ending) FILTER (WHERE r.status <> 'PENDING')
+  INTO reaped, queues, endings FROM ruled r;
+  IF endings IS NOT NULL THEN
+    parents := scheduler.finish(endings);
+  END IF;
+  PERFORM scheduler.wake(queues);
+  RETURN jsonb_build_object('reaped', reaped, 'parents', parents);
+END $$;

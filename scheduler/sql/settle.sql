@@ -1,0 +1,93 @@
+-- settle(worker, outcomes): record how attempts ended, one round trip for a whole group.
+-- outcomes: [{"id", "fence", "outcome": completed | failed | timed_out | cancelled | snoozed, "result", "error_type", "error",
+-- "traceback", "delay", "retryable"}]; delay in seconds: of a snooze, or what the callee asked for instead of the backoff.
+-- Returns {"lost": [ids], "busy": [ids], "parents": [ids]}. lost: the claim is another's, nothing was changed. busy: somebody
+-- holds the row; send the outcome again soon, and go on renewing. parents: call resolve() with them.
+-- Fenced. An outcome sent again after its reply was lost is not reported lost when it is what stands recorded.
+-- Locks FOR UPDATE SKIP LOCKED, ids ascending. worker_id is set exactly while RUNNING, so the guard does not name the status:
+-- naming it lets the planner walk all RUNNING jobs instead of looking the ids up (100 x 100 comparisons a call). A delay given by the callee is only ever stretched by jitter.
+-- callers: worker
+CREATE OR REPLACE FUNCTION scheduler.settle(p_worker uuid, p_outcomes jsonb) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  ids bigint[];
+  fences bigint[];
+  done bigint[];
+  endings scheduler.ending[];
+  report jsonb;
+  parents bigint[] := '{}';
+BEGIN
+  WITH sent AS MATERIALIZED (
+    SELECT r.*, octet_length(r.result::text) > 65536 IS TRUE AS too_big
+    FROM jsonb_to_recordset(p_outcomes) AS r(id bigint, fence bigint, outcome text, result jsonb, error_type text,
+      error text, traceback text, delay double precision, retryable boolean)),
+  held AS MATERIALIZED (
+    SELECT s.id, CASE WHEN s.too_big THEN 'failed' ELSE s.outcome END AS outcome,
+      CASE WHEN NOT s.too_big THEN nullif(s.result, 'null') END AS result,
+      CASE WHEN s.too_big THEN 'ResultTooLarge' ELSE s.error_type END AS error_type,
+      CASE WHEN s.too_big THEN 'the result is over 64 kB: store it elsewhere and return a reference'
+        ELSE left(s.error, 16384) END AS error,
+      left(s.traceback, 16384) AS traceback, make_interval(secs => least(greatest(s.delay, 0), 31622400)) AS delay,
+      NOT s.too_big AND s.retryable IS NOT FALSE AS retryable,
+      j.attempt, j.started_at, j.failures, j.max_attempts, j.cancel_requested_at, j.retry_base, j.retry_cap,
+      j.retry_jitter, j.queue
+    FROM sent s JOIN scheduler.jobs_active j ON j.id = s.id
+    WHERE j.fence = s.fence AND j.worker_id = p_worker
+    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED),
+  ruled AS MATERIALIZED (
+    SELECT h.*, CASE
+        WHEN h.outcome = 'completed' THEN 'COMPLETED'
+        WHEN h.outcome = 'cancelled' OR h.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
+        WHEN h.outcome = 'snoozed' OR h.retryable AND h.failures + 1 < h.max_attempts THEN 'DELAYED'
+        WHEN h.outcome = 'timed_out' THEN 'TIMED_OUT'
+        ELSE 'FAILED' END::scheduler.job_status AS status
+    FROM held h),
+  logged AS (
+    INSERT INTO scheduler.attempts (job_id, attempt, worker_id, started_at, ended_at, outcome, error_type, error, traceback)
+    SELECT r.id, r.attempt, p_worker, r.started_at, scheduler.clock(), r.outcome, r.error_type, r.error, r.traceback
+    FROM ruled r WHERE r.outcome <> 'completed' ON CONFLICT DO NOTHING),
+  snoozed AS (
+    UPDATE scheduler.jobs_active j
+    SET status = 'DELAYED', worker_id = NULL, lease_expires_at = NULL, run_at = scheduler.clock() + r.delay,
+        rank_at = scheduler.rank(scheduler.clock() + r.delay, j.priority,
+          (SELECT q.step FROM scheduler.queues q WHERE q.queue = j.queue))
+    FROM ruled r WHERE j.id = r.id AND r.status = 'DELAYED' AND r.outcome = 'snoozed'),
+  retried AS (
+    UPDATE scheduler.jobs_active j
+    SET status = 'DELAYED', worker_id = NULL, lease_expires_at = NULL, failures = j.failures + 1,
+        run_at = scheduler.clock() + CASE
+          WHEN r.delay IS NULL THEN scheduler.backoff(j.failures + 1, j.retry_base, j.retry_cap, j.retry_jitter)
+          ELSE r.delay * (1 + CASE WHEN j.retry_jitter THEN random() / 10 ELSE 0 END) END
+    FROM ruled r WHERE j.id = r.id AND r.status = 'DELAYED' AND r.outcome <> 'snoozed')
+  SELECT (SELECT array_agg(s.id) FROM sent s), (SELECT array_agg(s.fence) FROM sent s), coalesce(array_agg(r.id), '{}'),
+    array_agg(ROW(r.id, r.status, CASE WHEN r.status IN ('FAILED', 'TIMED_OUT') THEN 1 ELSE 0 END, 0, r.result,
+      nullif(concat_ws(': ', r.error_type, r.error), ''), NULL)::scheduler.ending) FILTER (WHERE r.status <> 'DELAYED')
+  INTO ids, fences, done, endings FROM ruled r;
+
+  IF endings IS NOT NULL THEN
+    parents := scheduler.finish(endings);
+  END IF;
+  IF p_outcomes @> '[{"outcome": "snoozed"}]' THEN -- a job may snooze for ever: its log may not grow for ever
+    DELETE FROM scheduler.attempts a USING scheduler.jobs_active j
+    WHERE j.id = ANY (done) AND a.job_id = j.id AND a.outcome = 'snoozed' AND a.attempt <= j.attempt - 100;
+  END IF;
+  report := scheduler.missed(p_worker, ids, fences, done);
+  IF report -> 'lost' <> '[]' THEN
+    report := report || jsonb_build_object('lost', scheduler.not_recorded(p_worker, p_outcomes, report -> 'lost'));
+  END IF;
+  RETURN report || jsonb_build_object('parents', parents);
+END $$;
+
+-- The lost outcomes less those that an earlier, unanswered call has recorded as they are.
+CREATE OR REPLACE FUNCTION scheduler.not_recorded(p_worker uuid, p_outcomes jsonb, p_lost jsonb) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN ARRAY(
+    SELECT s.id FROM jsonb_to_recordset(p_outcomes) AS s(id bigint, fence bigint, outcome text)
+    WHERE p_lost @> to_jsonb(s.id)
+      AND NOT EXISTS (SELECT FROM scheduler.attempts a WHERE a.job_id = s.id AND a.worker_id = p_worker
+        AND a.attempt = (s.fence & 4294967295)::int AND a.outcome = s.outcome)
+      AND NOT EXISTS (SELECT FROM scheduler.jobs_finished f
+        WHERE f.id = s.id AND f.fence = s.fence AND f.status = 'COMPLETED' AND s.outcome = 'completed'));
+END $$;
