@@ -35,13 +35,17 @@ def prepare(connection: Connection) -> bool:
     may_create = connection.execute(
         text("SELECT rolcreaterole OR rolsuper FROM pg_roles WHERE rolname = current_user")
     ).scalar_one()
-    existing = set(connection.execute(text("SELECT rolname FROM pg_roles WHERE rolname LIKE 'scheduler\\_%'")).scalars())
+    existing = set(
+        connection.execute(text("SELECT rolname FROM pg_roles WHERE rolname LIKE 'scheduler\\_%'")).scalars()
+    )
     wanted = {f"scheduler_{name}" for name in ROLES}
     if may_create:
         # Roles belong to the whole cluster, the lock above to this database: another database may be faster.
         for role in sorted(wanted - existing):
-            connection.execute(text(f"""DO $$ BEGIN CREATE ROLE {role} NOLOGIN;
-                EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$"""))
+            connection.execute(
+                text(f"""DO $$ BEGIN CREATE ROLE {role} NOLOGIN;
+                EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$""")
+            )
         connection.execute(text("GRANT scheduler_owner TO CURRENT_USER"))
     roles = may_create or wanted <= existing
     if connection.execute(text("SELECT to_regnamespace('scheduler') IS NULL")).scalar_one():
@@ -64,7 +68,9 @@ def install(connection: Connection, *, roles: bool) -> None:
         ).all()
     )
     # Views last: they read functions, and no function reads a view.
-    for path in sorted(files("scheduler").joinpath("sql").iterdir(), key=lambda p: ("CREATE VIEW" in p.read_text(), p.name)):
+    for path in sorted(
+        files("scheduler").joinpath("sql").iterdir(), key=lambda p: ("CREATE VIEW" in p.read_text(), p.name)
+    ):
         name, body = path.name.removesuffix(".sql"), path.read_text()
         mark = f"[{hashlib.sha256(body.encode()).hexdigest()[:16]}]"
         if mark not in (installed.get(name) or ""):
@@ -122,12 +128,12 @@ async def run(creator: object) -> None:
     for tried in range(1, TRIES + 1):
         async with engine.connect() as connection:
             try:
-                await connection.run_sync(migrate)
-                return
+                return await connection.run_sync(migrate)
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE or tried == TRIES:
                     raise
         await asyncio.sleep(0.2)
+    return None
 
 
 asyncio.run(run(context.config.attributes["connect"]))

@@ -1,0 +1,63 @@
+"""A durable job scheduler whose engine is PostgreSQL.
+
+    class SendEmail(AsyncJob, queue="mail"):
+        to: str
+
+        async def run(self, ctx: Context) -> None: ...
+
+    async with Scheduler.connect() as scheduler:
+        await scheduler.submit(SendEmail(to="a@example.org"))
+
+Workers run jobs: the command `scheduler-worker`, or `worker.Worker` in code.
+"""
+
+from scheduler.client import Handle, Scheduler
+from scheduler.context import Context
+from scheduler.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    InvalidJob,
+    JobCancelled,
+    JobEnded,
+    JobFailed,
+    JobNotFound,
+    JobTimedOut,
+    LeaseLost,
+    NonRetryableError,
+    ResultTimeout,
+    RetryAfter,
+    SchedulerError,
+    SchemaMismatch,
+    Snooze,
+)
+from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Job, Priority, Queue, Retry
+from scheduler.states import Status
+
+__all__ = [
+    "AsyncJob",
+    "BlockingJob",
+    "ConfigurationError",
+    "Context",
+    "CpuBoundJob",
+    "DatabaseUnavailable",
+    "Handle",
+    "InvalidJob",
+    "Job",
+    "JobCancelled",
+    "JobEnded",
+    "JobFailed",
+    "JobNotFound",
+    "JobTimedOut",
+    "LeaseLost",
+    "NonRetryableError",
+    "Priority",
+    "Queue",
+    "ResultTimeout",
+    "Retry",
+    "RetryAfter",
+    "Scheduler",
+    "SchedulerError",
+    "SchemaMismatch",
+    "Snooze",
+    "Status",
+]

@@ -6,15 +6,15 @@ The migrations live in the folder migrations/ of the project and inside the whee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 SUPPORTED = ("0001",)
 
@@ -40,6 +40,10 @@ async def migrate(dsn: str) -> bool:
 
 
 def _upgrade(connect: Callable[[], Awaitable[asyncpg.Connection[Any]]]) -> bool:
+    # Half a second of imports that only a migration needs.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.attributes["connect"] = connect

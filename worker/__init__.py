@@ -1,0 +1,17 @@
+"""What runs jobs: `async with Worker(dsn): ...` in code, or the command `scheduler-worker`."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from worker.runner import Worker
+
+__all__ = ["Worker"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute
+    """Import the worker when it is asked for: a child process needs this package, and little of it."""
+    if name == "Worker":
+        from worker.runner import Worker  # noqa: PLC0415
+
+        return Worker
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -268,6 +268,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("DROP TABLE scheduler.jobs, scheduler.attempts, scheduler.dependencies, scheduler.idempotency_keys CASCADE")
+    op.execute(
+        "DROP TABLE scheduler.jobs, scheduler.attempts, scheduler.dependencies, scheduler.idempotency_keys CASCADE"
+    )
     op.execute("DROP TABLE scheduler.kinds, scheduler.queues, scheduler.workers, scheduler.epoch CASCADE")
     op.execute("DROP TYPE scheduler.claimed, scheduler.ending, scheduler.job_status CASCADE")

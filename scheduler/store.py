@@ -1,0 +1,244 @@
+"""The only road to PostgreSQL: one method per verb, values bound, rows mapped by name.
+
+It decides nothing and starts nothing. What the database says is translated once, here: a refused row becomes
+InvalidJob, a missing schema SchemaMismatch, a lost server DatabaseUnavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import asyncpg
+import msgspec
+
+from scheduler.errors import DatabaseUnavailable, InvalidJob, SchemaMismatch
+from scheduler.schema import SUPPORTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import timedelta
+    from uuid import UUID
+
+T = TypeVar("T")
+
+TRIES = 4  # of a call that met a deadlock or a serialization failure
+CALL_TIMEOUT = 30.0  # seconds
+
+
+class Missed(msgspec.Struct):
+    """What a worker's verb did not get hold of, and whose children to resolve. `cancel` comes from renew alone."""
+
+    lost: list[int] = []
+    busy: list[int] = []
+    parents: list[int] = []
+    cancel: list[int] = []
+
+
+class Reaped(msgspec.Struct):
+    reaped: list[int]
+    parents: list[int]
+
+
+class Promoted(msgspec.Struct):
+    promoted: int
+    queues: list[str]
+    next_in: float | None
+
+
+class Resolved(msgspec.Struct):
+    parents: list[int]
+    busy: list[int]
+    more: bool
+
+
+class Cancelled(msgspec.Struct):
+    """What cancel did with each id: ended it, asked its worker, found it ended, or did not find it."""
+
+    cancelled: list[int]
+    requested: list[int]
+    ended: list[int]
+    missing: list[int]
+    parents: list[int]
+
+
+class Declared(msgspec.Struct):
+    changed: list[str]
+    superseded: list[str]
+
+
+class Caller(Protocol):
+    """A pool or a connection of asyncpg."""
+
+    async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]: ...  # noqa: ANN401
+    async def fetchval(self, query: str, *args: Any) -> Any: ...  # noqa: ANN401
+
+
+async def _no_reset(_: asyncpg.Connection[Any]) -> None:
+    """Leave a returned connection as it is: nothing here keeps state in a session, and a reset is a round trip."""
+
+
+async def open_pool(dsn: str, *, size: int, name: str) -> asyncpg.Pool[Any]:
+    """Open a pool of at most `size` connections, none of them yet; `name` shows in pg_stat_activity."""
+    return await asyncpg.create_pool(
+        dsn,
+        min_size=0,
+        max_size=size,
+        reset=_no_reset,
+        command_timeout=CALL_TIMEOUT,
+        timeout=10,
+        server_settings={"application_name": name},
+    )
+
+
+async def open_connection(dsn: str, *, name: str) -> asyncpg.Connection[Any]:
+    """Open one connection, for a listener or a keeper. Raises DatabaseUnavailable."""
+    with _translated():
+        return await asyncpg.connect(
+            dsn, command_timeout=CALL_TIMEOUT, timeout=10, server_settings={"application_name": name}
+        )
+
+
+class Store:
+    """Calls of verbs over a pool or a connection.
+
+    Calls over a pool are transactions of their own and are repeated after a deadlock or a serialization failure;
+    a call over a caller's connection is part of the caller's transaction and is not.
+    """
+
+    def __init__(self, caller: Caller, *, own: bool = True) -> None:
+        self._caller = caller
+        self._tries = TRIES if own else 1
+
+    async def _value(self, call: str, *args: object) -> Any:  # noqa: ANN401 - one scalar of any type
+        with _translated():
+            for left in range(self._tries - 1, -1, -1):
+                try:
+                    return await self._caller.fetchval(call, *args)
+                except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+                    if not left:
+                        raise
+                    await asyncio.sleep(random.uniform(0.005, 0.05))  # noqa: S311 - not a secret
+        raise AssertionError  # the loop returns or raises
+
+    async def _rows(self, call: str, *args: object) -> list[asyncpg.Record]:
+        with _translated():
+            return await self._caller.fetch(call, *args)
+
+    # Submitting and asking.
+
+    async def submit(self, kind: str, payload: str, options: str) -> int:
+        return int(await self._value("SELECT scheduler.submit($1, $2, $3)", kind, payload, options))
+
+    async def outcomes(self, ids: Sequence[int]) -> list[asyncpg.Record]:
+        return await self._rows("SELECT * FROM scheduler.outcomes($1)", ids)
+
+    async def cancel(self, ids: Sequence[int]) -> Cancelled:
+        return _read(Cancelled, await self._value("SELECT scheduler.cancel($1)", ids))
+
+    async def job(self, job_id: int) -> dict[str, Any] | None:
+        found = await self._value("SELECT scheduler.job($1)", job_id)
+        return None if found is None else msgspec.json.decode(found, type=dict[str, Any])
+
+    async def list_jobs(self, filters: str) -> list[dict[str, Any]]:
+        rows = await self._rows("SELECT scheduler.list_jobs($1)", filters)
+        return [msgspec.json.decode(row[0], type=dict[str, Any]) for row in rows]
+
+    async def declare(self, kinds: str, queues: str, *, force: bool) -> Declared:
+        return _read(Declared, await self._value("SELECT scheduler.declare($1, $2, $3)", kinds, queues, force))
+
+    async def check_schema(self) -> None:
+        """Raise SchemaMismatch unless the database has a schema that this version can use."""
+        found = await self._value("SELECT scheduler.schema_version()")
+        if found not in SUPPORTED:
+            newest = SUPPORTED[-1]
+            raise SchemaMismatch(
+                f"the schema is at revision {found}, this version needs {newest}: "
+                + ("run `scheduler migrate`" if str(found) < newest else "install a newer leasework on this host")
+            )
+
+    # A worker's verbs.
+
+    async def claim(  # noqa: PLR0913, PLR0917 - the parameters of the verb
+        self, worker: UUID, request: UUID, queues: Sequence[str], kinds: Sequence[str], slots: int, lease: timedelta
+    ) -> list[asyncpg.Record]:
+        """Return claimed rows; when short of `slots` a last row without id carries the hints."""
+        return await self._rows(
+            "SELECT * FROM scheduler.claim($1, $2, $3, $4, $5, $6)", worker, request, queues, kinds, slots, lease
+        )
+
+    async def claimed_by(self, worker: UUID, request: UUID) -> list[asyncpg.Record]:
+        return await self._rows("SELECT * FROM scheduler.claimed_by($1, $2)", worker, request)
+
+    async def renew(self, worker: UUID, ids: Sequence[int], fences: Sequence[int], lease: timedelta) -> Missed:
+        return _read(Missed, await self._value("SELECT scheduler.renew($1, $2, $3, $4)", worker, ids, fences, lease))
+
+    async def settle(self, worker: UUID, outcomes: str) -> Missed:
+        return _read(Missed, await self._value("SELECT scheduler.settle($1, $2)", worker, outcomes))
+
+    async def release(self, worker: UUID, ids: Sequence[int], fences: Sequence[int]) -> Missed:
+        return _read(Missed, await self._value("SELECT scheduler.release($1, $2, $3)", worker, ids, fences))
+
+    async def resolve(self, parents: Sequence[int] | None, limit: int) -> Resolved:
+        return _read(Resolved, await self._value("SELECT scheduler.resolve($1, $2)", parents, limit))
+
+    async def reap(self, lease: timedelta, limit: int) -> Reaped:
+        return _read(Reaped, await self._value("SELECT scheduler.reap($1, $2)", lease, limit))
+
+    async def promote(self, limit: int) -> Promoted:
+        return _read(Promoted, await self._value("SELECT scheduler.promote($1)", limit))
+
+    async def register(self, worker: UUID, facts: str) -> None:
+        await self._value("SELECT scheduler.register($1, $2)", worker, facts)
+
+    async def doze(self, worker: UUID, *, sleeping: bool) -> None:
+        await self._value("SELECT scheduler.doze($1, $2)", worker, sleeping)
+
+    async def deregister(self, worker: UUID) -> None:
+        await self._value("SELECT scheduler.deregister($1)", worker)
+
+
+def _read(shape: type[T], answer: str) -> T:
+    return msgspec.json.decode(answer, type=shape)
+
+
+_AWAY = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InterfaceError,
+)
+_NO_SCHEMA = (
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedObjectError,
+)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except asyncpg.IntegrityConstraintViolationError as error:
+        raise _refused(error) from error
+    except _NO_SCHEMA as error:
+        raise SchemaMismatch("the database has no schema of this version: run `scheduler migrate`") from error
+    except _AWAY as error:
+        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error
+
+
+def _refused(error: asyncpg.IntegrityConstraintViolationError) -> InvalidJob:
+    """Name field and rule: a trigger gives the column and the words, the name of a constraint says both."""
+    if error.column_name and error.hint:
+        rule = (error.args[0] if error.args else "").removeprefix(f"{error.column_name} ")
+        return InvalidJob(error.column_name, f"{rule}: {error.hint}")
+    field, _, rule = (error.constraint_name or error.column_name or "job").partition(" ")
+    return InvalidJob(field, rule or "breaks a constraint")

@@ -1,0 +1,186 @@
+"""A database for every test: one server per run, one migrated template, one clone per test.
+
+`--postgres=embedded` (the wheel's PostgreSQL, the default), `15` (or another major that Debian installed) or `docker`
+(testcontainers) choose the server; SCHEDULER_TEST_DSN, the address of a superuser, overrides them all.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import secrets
+import shutil
+import tempfile
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from scheduler.cluster import Cluster, debian_binaries, wheel_binaries
+from scheduler.schema import migrate
+
+# What a crash would cost is of no interest here.
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "1h",
+    "deadlock_timeout": "200ms",
+    "max_connections": "200",
+}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--postgres", default="embedded", help="the server of the tests: embedded, docker, or a major Debian installed"
+    )
+
+
+@pytest.fixture(scope="session")
+def server_dsn(request):
+    """The address of a superuser on the server of this run."""
+    with contextlib.ExitStack() as stack:
+        yield os.environ.get("SCHEDULER_TEST_DSN") or _started(request.config.getoption("--postgres"), stack)
+
+
+@pytest.fixture(scope="session")
+def template(server_dsn):
+    """The name of a database with the newest schema, to be cloned."""
+    with _database(server_dsn) as dsn:
+        _run(migrate(dsn))
+        yield _name(dsn)
+
+
+@pytest.fixture
+def dsn(server_dsn, template):
+    """The address of a fresh database with the newest schema."""
+    with _database(server_dsn, template) as address:
+        yield address
+
+
+@pytest.fixture
+def empty_dsn(server_dsn):
+    """The address of a fresh database with nothing in it."""
+    with _database(server_dsn) as address:
+        yield address
+
+
+@pytest.fixture
+async def connect(request):
+    """Make connections, to this test's database unless told otherwise; they are closed at the end."""
+    opened = []
+
+    async def connect(address=None, **options):
+        opened.append(await asyncpg.connect(address or request.getfixturevalue("dsn"), **options))
+        return opened[-1]
+
+    if "empty_dsn" not in request.fixturenames:
+        request.getfixturevalue("dsn")  # made before, so dropped after, the connections
+    yield connect
+    for connection in reversed(opened):
+        try:
+            await connection.close(timeout=2)
+        except (TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            connection.terminate()  # it was waiting for something
+
+
+@pytest.fixture
+async def db(connect):
+    """A connection to this test's database, as superuser."""
+    return await connect()
+
+
+class Clock:
+    """The scheduler's clock in one database: it stands still until it is moved."""
+
+    def __init__(self, connection):
+        self._connection = connection
+
+    async def now(self):
+        return await self._connection.fetchval("SELECT at FROM scheduler.test_clock")
+
+    async def advance(self, seconds):
+        await self.set(await self.now() + timedelta(seconds=seconds))
+
+    async def set(self, moment):
+        await self._connection.execute("UPDATE scheduler.test_clock SET at = $1", moment)
+
+
+@pytest.fixture
+async def clock(connect):
+    """Stop the clock of this test's database one day ahead, when the server has long been up."""
+    connection = await connect()
+    await connection.execute("""
+        CREATE TABLE scheduler.test_clock AS SELECT date_trunc('second', now()) + interval '1 day' AS at;
+        GRANT SELECT ON scheduler.test_clock TO PUBLIC;
+        CREATE OR REPLACE FUNCTION scheduler.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
+        AS 'SELECT at FROM scheduler.test_clock'""")
+    return Clock(connection)
+
+
+def _started(choice, stack):
+    if choice == "docker":
+        return _container(stack)
+    bin_dir = wheel_binaries() if choice == "embedded" else debian_binaries(int(choice))
+    if bin_dir is None:
+        pytest.skip(f"Debian's PostgreSQL {choice} is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="leasework-tests-", dir=_roomy_memory()))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)  # pytest's own folders are closed to the account PostgreSQL runs as
+    server = Cluster(bin_dir, folder / "server", SETTINGS)
+    stack.callback(server.stop)
+    server.start()
+    return server.url
+
+
+def _roomy_memory():
+    """The folder in memory, where there is one: a clone takes 20 ms there, and 20 times that on some disks."""
+    memory = Path("/dev/shm")
+    return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30 else None
+
+
+def _container(stack):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of other people's libraries; ours are errors
+        failure = "testcontainers is not installed"
+        with contextlib.suppress(ImportError):
+            from testcontainers.postgres import PostgresContainer
+
+            command = " ".join(("postgres", *(f"-c {name}={value}" for name, value in SETTINGS.items())))
+            try:
+                container = PostgresContainer("postgres:16-alpine", driver=None).with_command(command)
+                return stack.enter_context(container).get_connection_url()
+            except Exception as error:
+                failure = f"no Docker daemon: {error}"
+        gc.collect()  # the socket that was left open on the way
+    pytest.skip(failure)
+
+
+@contextlib.contextmanager
+def _database(server_dsn, template="template0"):
+    name = f"leasework_test_{secrets.token_hex(6)}"
+    _run(_execute(server_dsn, f"CREATE DATABASE {name} TEMPLATE {template}"))
+    yield urlsplit(server_dsn)._replace(path=f"/{name}").geturl()
+    _run(_execute(server_dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _execute(dsn, statement):
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _name(dsn):
+    return urlsplit(dsn).path.removeprefix("/")
+
+
+def _run(coroutine):
+    """Run it in a thread: a test's event loop may be running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

@@ -1,0 +1,72 @@
+# pyright: strict
+"""What type checkers must accept and refuse; read by mypy and pyright in test_typing.py, never run.
+
+Each ignored line is a mistake a checker must see: an ignore that nothing needs is an error itself.
+"""
+
+from datetime import timedelta
+from typing import assert_type
+
+from scheduler.context import Context
+from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Options, Priority, Queue, Retry, to_declaration
+from scheduler.payload import decode_payload, encode_payload, encode_result
+
+
+class SendEmail(
+    AsyncJob,
+    kind="send_email",
+    queue="mail",
+    priority=Priority.HIGH,
+    timeout=timedelta(seconds=30),
+    retry=Retry(max_attempts=8, cap=timedelta(minutes=10)),
+    idempotency_window=timedelta(days=1),
+    kw_only=True,
+):
+    to: str
+    copies: tuple[str, ...] = ()
+
+    async def run(self, ctx: Context) -> int:
+        assert_type(ctx.idempotency_key, str)
+        return len(self.copies)
+
+
+class Checksum(BlockingJob, priority=-5, rename="camel"):
+    file_path: str
+
+    def run(self, ctx: Context) -> str:
+        return "stopped" if ctx.cancelled.is_set() else self.file_path
+
+
+class CountNodes(CpuBoundJob):
+    source: str
+
+    def run(self, ctx: Context) -> None:
+        del ctx
+
+
+email = SendEmail(to="a@example.org")
+assert_type(SendEmail.options, Options)
+assert_type(email.to, str)
+assert_type(encode_payload(email), bytes)
+assert_type(decode_payload(SendEmail, "{}"), SendEmail)
+assert_type(encode_result([1]), bytes | None)
+to_declaration(Checksum)
+Queue("mail", ordering="fifo")
+
+SendEmail(to=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+SendEmail()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+email.to = "b@example.org"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+Queue("mail", ordering="random")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+to_declaration(email)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Misspelt(AsyncJob, qeue="mail"):  # pyright: ignore[reportArgumentType]
+    async def run(self, ctx: Context) -> None: ...
+
+
+class Misjudged(AsyncJob, timeout=30):  # pyright: ignore[reportArgumentType]
+    async def run(self, ctx: Context) -> None: ...
+
+
+class Mixed(AsyncJob):
+    def run(self, ctx: Context) -> None: ...  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -1,0 +1,110 @@
+"""One attempt: a claimed job while this process has it, and the words for how it ended."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from scheduler.error_text import clean_text, describe_exception, safe_str
+from scheduler.errors import InvalidJob, NonRetryableError, RetryAfter, Snooze
+from scheduler.payload import encode_result
+
+if TYPE_CHECKING:
+    from scheduler.context import Context
+    from scheduler.job import Job
+
+Verdict = Literal["timed_out", "cancelled", "lost", "released"]
+
+_SUSPEND_AWARE = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Return seconds on a clock that runs while the machine is suspended, as leases do."""
+    return time.clock_gettime(_SUSPEND_AWARE)
+
+
+NO_RESULT = msgspec.Raw(b"null")
+
+
+class Settlement(msgspec.Struct, omit_defaults=True):
+    """How an attempt ended, in the shape that the verb settle takes. `delay` in seconds."""
+
+    id: int
+    fence: int
+    outcome: str
+    result: msgspec.Raw = NO_RESULT
+    error_type: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    delay: float | None = None
+    retryable: bool = True
+
+
+class Attempt:
+    """A claimed job. Owned by the event loop of the worker; only the keeper's thread reads it besides.
+
+    `leased_at` is when the claim or the newest renewal was sent: a lease counts from there. `deadline` is the job's
+    own timeout. `verdict` is set when the worker decided the end; then it outweighs what the handler returns.
+    """
+
+    __slots__ = (
+        "begun", "context", "deadline", "executor", "fence", "handle", "id", "job", "leased_at", "open", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, context: Context, executor: Any, leased_at: float) -> None:  # noqa: ANN401 - an Executor
+        self.job: Job
+        self.context = context
+        self.executor = executor
+        self.id = context.job_id
+        self.fence = context.fence
+        self.leased_at = leased_at
+        self.deadline = leased_at + context.timeout
+        self.verdict: Verdict | None = None
+        self.begun = False
+        self.open = True  # until its outcome is known
+        self.handle: Any = None  # what the executor stops it by
+
+
+def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - whatever the handler returned
+    """Describe the return of a handler; a result that cannot be stored fails the attempt for good."""
+    if value is None:
+        return Settlement(attempt.id, attempt.fence, "completed")
+    try:
+        encoded = encode_result(value)
+    except InvalidJob as error:
+        return failure(attempt, "InvalidResult", str(error), retryable=False)
+    return Settlement(attempt.id, attempt.fence, "completed", result=msgspec.Raw(encoded or b"null"))
+
+
+def raised(attempt: Attempt, error: BaseException) -> Settlement:
+    """Describe what a handler raised. Nothing a handler raises leaves this function as an exception."""
+    if isinstance(error, Snooze):
+        return Settlement(attempt.id, attempt.fence, "snoozed", delay=error.delay.total_seconds())
+    name, message, traceback = describe_exception(error)
+    if isinstance(error, SystemExit):
+        message = f"the handler called sys.exit({message})"
+    settled = Settlement(
+        attempt.id, attempt.fence, "failed", error_type=name, error=message, traceback=traceback,
+        retryable=not isinstance(error, NonRetryableError),
+    )  # fmt: skip
+    if isinstance(error, RetryAfter):
+        settled.delay = error.delay.total_seconds()
+        settled.error = clean_text(safe_str(error))
+    return settled
+
+
+def failure(attempt: Attempt, kind: str, words: str, *, retryable: bool = True) -> Settlement:
+    """Describe a failure that is not the handler's exception."""
+    return Settlement(
+        attempt.id, attempt.fence, "failed", error_type=kind, error=clean_text(words), retryable=retryable
+    )
+
+
+def decided(attempt: Attempt) -> Settlement:
+    """Describe the end that the worker decided, once `verdict` is timed_out or cancelled."""
+    if attempt.verdict == "timed_out":
+        words = f"the attempt ran longer than its timeout of {attempt.context.timeout:g} s"
+        return Settlement(attempt.id, attempt.fence, "timed_out", error_type="TimedOut", error=words)
+    return Settlement(attempt.id, attempt.fence, "cancelled")

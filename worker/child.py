@@ -1,0 +1,114 @@
+"""The child process of a CpuBoundJob: reads a job, runs it, writes how it ended, and again.
+
+Everything that leaves it is JSON made here; no exception and no pickle crosses. It must die with its parent, whatever
+kills that: the kernel is asked for it where it can (Linux), and a thread waits for the end of a pipe that only the
+parent holds.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+from scheduler.context import Context
+from scheduler.error_text import describe_exception
+from scheduler.errors import InvalidJob
+from scheduler.job import KINDS
+from scheduler.payload import decode_payload
+from worker.attempt import Attempt, Settlement, failure, raised, returned
+
+_PR_SET_PDEATHSIG = 1
+LENGTH = 4  # bytes before each message
+
+
+class Order(msgspec.Struct):
+    """One job for a child."""
+
+    context: dict[str, Any]
+    payload: str
+
+
+class Hello(msgspec.Struct):
+    """The first message of a child: ready, or why it never will be."""
+
+    error: str | None = None
+
+
+def die_with(parent: int, lifeline: int) -> None:
+    """End this process when `parent` ends; `lifeline` is the reading end of a pipe of the parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            os.read(lifeline, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def read(fd: int) -> bytes | None:
+    """Read one message; None at the end of the stream."""
+    size = _read_exactly(fd, LENGTH)
+    return None if size is None else _read_exactly(fd, int.from_bytes(size, "big"))
+
+
+def _read_exactly(fd: int, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = os.read(fd, size - len(parts))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def write(fd: int, message: bytes) -> None:
+    """Write one message."""
+    view = memoryview(len(message).to_bytes(LENGTH, "big") + message)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def run(order: Order) -> Settlement:
+    """Run one job to its end, whatever its handler does short of killing the process."""
+    context = Context.from_wire(order.context)
+    attempt = Attempt(context, None, 0.0)
+    try:
+        kind = KINDS.get(context.kind)
+        if kind is None:
+            return failure(attempt, "UnknownKind", f"no class of kind {context.kind!r} in the child", retryable=False)
+        job = decode_payload(kind, order.payload)
+        return returned(attempt, job.run(context))  # type: ignore[attr-defined] # a CpuBoundJob
+    except InvalidJob as error:
+        return failure(attempt, "InvalidPayload", str(error), retryable=False)
+    except BaseException as error:  # noqa: BLE001 - sys.exit in a handler fails the job and keeps the child
+        return raised(attempt, error)
+
+
+def main() -> None:
+    fd, lifeline, parent = (int(argument) for argument in sys.argv[1:4])
+    die_with(parent, lifeline)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        # A terminal or a supervisor signals the whole group; the worker decides when a child stops. A function, and not
+        # SIG_IGN, which the programs that a handler starts would inherit.
+        signal.signal(signal_number, lambda *_: None)
+    try:
+        for module in sys.argv[4:]:
+            importlib.import_module(module)
+    except BaseException as error:  # noqa: BLE001 - the worker reports it
+        name, message, _ = describe_exception(error)
+        write(fd, msgspec.json.encode(Hello(f"{name}: {message}")))
+        return
+    write(fd, msgspec.json.encode(Hello()))
+    decode, encode = msgspec.json.Decoder(Order).decode, msgspec.json.Encoder().encode
+    while (order := read(fd)) is not None:
+        write(fd, encode(run(decode(order))))

@@ -1,0 +1,127 @@
+"""Claiming: as many jobs as an executor has free slots, in one call; and when there are none, how long to wait."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+from worker.attempt import now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    import asyncpg
+
+    from scheduler.store import Store
+    from worker.executors import Executor
+
+log = logging.getLogger("scheduler.worker")
+
+PATIENCE = 0.005  # seconds to gather free slots while there is a backlog: fewer, larger claims
+RESTLESS = 0.1  # seconds between polls of an executor that is idle while another is at work
+MARK_AGAIN = 1.0  # seconds between two marks that the worker sleeps
+AWAKE_AFTER = 3  # claims in a row that found jobs: it is not asleep any more
+
+
+class Doze:
+    """Whether inserts should wake this worker: marked when all its executors are idle, cleared when one keeps busy.
+
+    A single job now and then does not clear the mark; so its worker is woken in a millisecond, at no write.
+    """
+
+    def __init__(self, store: Store, worker: UUID, poll: timedelta, poke_all: Callable[[], None]) -> None:
+        self._store = store
+        self._worker = worker
+        self._poll = poll.total_seconds()
+        self._poke_all = poke_all
+        self._busy: set[str] = set()
+        self._found = 0
+        self._marked = False
+        self._marked_at = 0.0
+
+    async def found(self, executor: str) -> None:
+        """Note that a claim of this executor brought jobs."""
+        self._busy.add(executor)
+        self._found += 1
+        if self._marked and self._found >= AWAKE_AFTER:
+            self._marked = False
+            await self._store.doze(self._worker, sleeping=False)
+
+    async def empty(self, executor: str) -> float:
+        """Note that a claim of this executor brought nothing; return how long it may wait, in seconds."""
+        self._busy.discard(executor)
+        self._found = 0
+        if not self._marked and not self._busy and now() - self._marked_at >= MARK_AGAIN:
+            self._marked_at = now()
+            await self._store.doze(self._worker, sleeping=True)
+            self._marked = True
+            self._poke_all()  # once more: a job inserted before the mark was seen by nobody
+        longest = self._poll if self._marked else min(self._poll, RESTLESS)
+        return longest * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not poll in step
+
+
+class Claimer:
+    """The claims of one executor. `start` runs a claimed row; `expect` is told when the next delayed job is due."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - whom it asks, for what, and whom it gives it
+        self,
+        store: Store,
+        worker: UUID,
+        executor: Executor,
+        queues: Sequence[str],
+        kinds: Sequence[str],
+        lease: timedelta,
+        doze: Doze,
+        start: Callable[[Executor, asyncpg.Record, float], None],
+        unsettled: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._executor = executor
+        self._queues = list(queues)
+        self._kinds = list(kinds)
+        self._lease = lease
+        self._doze = doze
+        self._start = start
+        self._unsettled = unsettled
+        self._backlog = False
+        self._unanswered: UUID | None = None
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Claim nothing more; a claim under way is still answered."""
+        self.stopped = True
+        self._executor.slots.stir()
+
+    async def claim(self) -> float:
+        """Claim once; return in how many seconds to claim again."""
+        slots = self._executor.slots
+        free = await slots.room(max(slots.total // 4, 1) if self._backlog else 1, PATIENCE)
+        if self.stopped or not free:
+            return PATIENCE
+        if self._unsettled() > 4 * slots.total + 100:  # settling is behind: do not run away from it
+            return PATIENCE
+        rows = await self._rows(free)
+        self._backlog = len(rows) == free
+        if rows:
+            await self._doze.found(self._executor.name)
+            return 0.0
+        return await self._doze.empty(self._executor.name)
+
+    async def _rows(self, free: int) -> list[asyncpg.Record]:
+        """Claim, and start what was claimed; first of all what a claim took whose answer was lost."""
+        sent = now()
+        if self._unanswered is not None:
+            rows = await self._store.claimed_by(self._worker, self._unanswered)
+        else:
+            self._unanswered = uuid4()
+            self._queues.append(self._queues.pop(0))  # each queue is the first in its turn: none starves
+            rows = await self._store.claim(self._worker, self._unanswered, self._queues, self._kinds, free, self._lease)
+        self._unanswered = None
+        rows = [row for row in rows if row["id"] is not None]
+        for row in rows:
+            self._start(self._executor, row, sent)
+        return rows

@@ -1,0 +1,93 @@
+"""What every worker does for all: promote delayed jobs, resolve dependencies, reap lapsed leases.
+
+Each is one pass, harmless beside the same pass of any number of other workers, and true when it runs late.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from scheduler.store import Store
+
+log = logging.getLogger("scheduler.worker")
+
+BATCH = 1000
+SHORTEST = 0.005  # seconds between two passes that found something
+BUSY_AGAIN = 0.02  # seconds until children that were locked are looked at again
+SWEEP = 2.0  # seconds between looks for edges that nobody resolved
+
+
+def jittered(seconds: float) -> float:
+    """Return about `seconds`, so that workers started together do not work in step."""
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
+
+
+class Promoter:
+    """Sleeps until the next delayed job is due. `found` is called when jobs became claimable."""
+
+    def __init__(self, store: Store, poll: timedelta, found: Callable[[], None]) -> None:
+        self._store = store
+        self._poll = poll.total_seconds()
+        self._found = found
+
+    async def promote(self) -> float:
+        """Make what is due claimable; return in how many seconds more will be due."""
+        done = await self._store.promote(BATCH)
+        if done.promoted:
+            self._found()
+        if done.next_in is None:
+            return jittered(self._poll)
+        if done.next_in <= 0 and not done.promoted:  # due, but locked by somebody
+            return jittered(self._poll)
+        return min(max(done.next_in, SHORTEST), jittered(self._poll))
+
+
+class Resolver:
+    """Tells children that their parents have ended, right away for those of this worker, and sweeps for the rest."""
+
+    def __init__(self, store: Store, found: Callable[[], None]) -> None:
+        self._store = store
+        self._found = found
+        self._parents: list[int] = []
+
+    def add(self, parents: list[int]) -> None:
+        self._parents += parents
+
+    async def resolve(self) -> float:
+        """Resolve one batch of parents, or sweep; return in how many seconds to look again."""
+        batch, self._parents = self._parents[:BATCH], self._parents[BATCH:]
+        try:
+            done = await self._store.resolve(batch or None, BATCH)
+        except BaseException:
+            self._parents = batch + self._parents
+            raise
+        left = batch if done.more else done.busy
+        self._parents += left + done.parents
+        if batch or done.parents:
+            self._found()
+        if done.busy and not done.parents:
+            return BUSY_AGAIN
+        return 0.0 if self._parents else jittered(SWEEP)
+
+
+class Reaper:
+    """Returns jobs whose lease has lapsed. `resolve` gets the parents among those that ended."""
+
+    def __init__(self, store: Store, lease: timedelta, resolve: Callable[[list[int]], None]) -> None:
+        self._store = store
+        self._lease = lease
+        self._resolve = resolve
+
+    async def reap(self) -> float:
+        """Reap one batch; return in how many seconds to reap again."""
+        done = await self._store.reap(self._lease, BATCH)
+        if done.reaped:
+            log.warning("%d lapsed leases were reclaimed: %s", len(done.reaped), done.reaped[:20])
+        self._resolve(done.parents)
+        return SHORTEST if len(done.reaped) == BATCH else jittered(self._lease.total_seconds() / 6)

@@ -1,0 +1,150 @@
+"""Two of the three ways to run a handler: on the event loop, and in a thread. Processes: see processes.
+
+An executor calls `ended` exactly once per attempt, on the event loop, and gives the slot back when the handler has
+really stopped. It never touches the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from worker.attempt import Attempt, Settlement, decided, raised, returned
+from worker.slots import Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Ended = Callable[[Attempt, Settlement], None]
+
+log = logging.getLogger("scheduler.worker")
+
+STOP_PATIENCE = 1.0  # seconds between telling a handler to stop and telling it again
+STOP_TRIES = 3
+
+
+class Executor(Protocol):
+    name: str
+    slots: Slots
+
+    def start(self, attempt: Attempt) -> None:
+        """Run the attempt; a slot was free."""
+
+    def stop(self, attempt: Attempt) -> None:
+        """Stop the attempt, whose verdict is set."""
+
+    async def close(self) -> None:
+        """Free what the executor holds; no attempt is open any more."""
+
+
+class AsyncExecutor:
+    """Runs AsyncJobs as tasks of the event loop, each in an empty context of its own."""
+
+    name = "async"
+
+    def __init__(self, total: int, ended: Ended) -> None:
+        self.slots = Slots(total)
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, attempt: Attempt) -> None:
+        self.slots.take()
+        attempt.handle = self._loop.create_task(self._run(attempt), context=contextvars.Context())
+
+    async def _run(self, attempt: Attempt) -> None:
+        attempt.begun = True
+        try:
+            settlement = returned(attempt, await attempt.job.run(attempt.context))  # type: ignore[attr-defined] # AsyncJob
+        except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the handler, not the worker
+            settlement = raised(attempt, error)
+        self.slots.give()
+        self._ended(attempt, settlement)
+
+    def stop(self, attempt: Attempt) -> None:
+        if not attempt.begun:  # cancelled now, its coroutine would never run, and nobody would give the slot back
+            attempt.handle.cancel()
+            self.slots.give()
+            self._ended(attempt, decided(attempt))
+            return
+        self._cancel(attempt, STOP_TRIES)
+
+    def _cancel(self, attempt: Attempt, tries: int) -> None:
+        if not attempt.open or attempt.handle.done():
+            return
+        if tries:
+            attempt.handle.cancel()
+            self._loop.call_later(STOP_PATIENCE, self._cancel, attempt, tries - 1)
+        else:  # its slot stays taken for as long as it goes on
+            log.warning("job %s (%s) swallows its cancellation and goes on", attempt.id, attempt.context.kind)
+            self._ended(attempt, decided(attempt))
+
+    async def close(self) -> None:
+        """Nothing to free: tasks end with their attempts, and the worst with the loop."""
+
+
+class ThreadExecutor:
+    """Runs BlockingJobs in daemon threads of its own, which never keep the process alive.
+
+    A thread cannot be killed. One that does not stop when told is abandoned: its attempt ends and another thread takes
+    its place. At most as many threads as there are slots are abandoned at a time; beyond that a slot stays taken. An
+    abandoned thread that returns after all serves again.
+    """
+
+    name = "thread"
+
+    def __init__(self, total: int, ended: Ended) -> None:
+        self.slots = Slots(total)
+        self.abandoned = 0
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._threads = 0
+
+    def start(self, attempt: Attempt) -> None:
+        self.slots.take()
+        if self._threads - self.abandoned < self.slots.taken:
+            self._threads += 1
+            threading.Thread(target=self._serve, name=f"scheduler-job-{self._threads}", daemon=True).start()
+        self._inbox.put(attempt)
+
+    def _serve(self) -> None:
+        while (attempt := self._inbox.get()) is not None:
+            try:
+                value = contextvars.Context().run(attempt.job.run, attempt.context)  # type: ignore[attr-defined] # BlockingJob
+                settlement = returned(attempt, value)
+            except BaseException as error:  # noqa: BLE001 - see AsyncExecutor
+                settlement = raised(attempt, error)
+            try:
+                self._loop.call_soon_threadsafe(self._finished, attempt, settlement)
+            except RuntimeError:  # the loop is closed: an abandoned thread has outlived the worker
+                return
+
+    def _finished(self, attempt: Attempt, settlement: Settlement) -> None:
+        if attempt.handle == "abandoned":
+            self.abandoned -= 1
+        else:
+            self.slots.give()
+        self._ended(attempt, settlement)
+
+    def stop(self, attempt: Attempt) -> None:
+        attempt.context.cancel()
+        self._loop.call_later(STOP_PATIENCE, self._abandon, attempt)
+
+    def _abandon(self, attempt: Attempt) -> None:
+        if not attempt.open:
+            return
+        log.warning("job %s (%s) does not stop; its thread is left to itself", attempt.id, attempt.context.kind)
+        if self.abandoned < self.slots.total:
+            attempt.handle = "abandoned"
+            self.abandoned += 1
+            self.slots.give()
+        self._ended(attempt, decided(attempt))
+
+    async def close(self) -> None:
+        """Send the threads home; one that is busy goes when its handler returns, or with the process."""
+        for _ in range(self._threads):
+            self._inbox.put(None)

@@ -1,0 +1,161 @@
+"""The keeper: renews the leases of everything that runs, from a thread with its own loop and its own connection.
+
+So a handler that blocks the event loop does not lose its lease, and a full connection pool does not either. The keeper
+also watches: the event loop (how long it has been blocked, and by which line), and the worker's own clock. A lease
+counts from the instant its claim or renewal was sent; past it, less a margin, the attempt is stopped without asking,
+because somebody else may be running the job by now. It never runs user code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from scheduler.errors import SchedulerError
+from scheduler.store import Store, open_connection
+from worker.attempt import Attempt, now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import timedelta
+    from uuid import UUID
+
+    import asyncpg
+
+log = logging.getLogger("scheduler.worker")
+
+TICK = 0.25  # seconds between looks at the clocks
+BLOCKED_AFTER = 1.0  # seconds without a turn of the event loop
+BUSY_AGAIN = 0.5  # seconds until a renewal that found a row locked is tried again
+MARGIN = 0.1  # share of the lease that the worker's own clock gives away
+BEAT = 10.0  # seconds; the longest pause between two signs of life in the list of workers
+
+
+class Keeper:
+    """Keeps `leases` alive. `lost` and `cancel` are called on the worker's event loop with attempts to stop."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what it watches and whom it tells
+        self,
+        dsn: str,
+        worker: UUID,
+        lease: timedelta,
+        heartbeat: timedelta,
+        leases: Mapping[int, Attempt],
+        lost: Callable[[list[Attempt]], None],
+        cancel: Callable[[list[Attempt]], None],
+    ) -> None:
+        self._dsn = dsn
+        self._worker = worker
+        self._lease = lease
+        self._every = heartbeat.total_seconds()
+        self._leases = leases
+        self._lost = lost
+        self._cancel = cancel
+        self._home = asyncio.get_running_loop()
+        self._home_thread = threading.get_ident()
+        self._turn = now()  # when the worker's event loop last had its turn
+        self._reported_block = False
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._poked: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="scheduler-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._tick_home()
+
+    def poke(self) -> None:
+        """Renew now: a cancellation was requested."""
+        if self._loop is not None and self._poked is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                self._loop.call_soon_threadsafe(self._poked.set)
+
+    async def stop(self) -> None:
+        """End the thread; the last thing a worker stops."""
+        self._stopping.set()
+        self.poke()
+        await asyncio.to_thread(self._thread.join, 5.0)
+
+    def _tick_home(self) -> None:
+        self._turn = now()
+        if not self._stopping.is_set():
+            self._home.call_later(TICK, self._tick_home)
+
+    def _run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._poked = asyncio.Event()
+        renew_at = now() + min(self._every, BEAT)
+        while not self._stopping.is_set():
+            poked = await self._wait(min(TICK, max(renew_at - now(), 0.01)))
+            self._watch_loop()
+            self._watch_leases()
+            if poked or now() >= renew_at:
+                renew_at = now() + await self._renew(everything=poked)
+        if self._connection is not None:
+            self._connection.terminate()
+
+    async def _wait(self, seconds: float) -> bool:
+        assert self._poked is not None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._poked.wait()
+        except TimeoutError:
+            return False
+        self._poked.clear()
+        return True
+
+    async def _renew(self, *, everything: bool) -> float:
+        """Renew what is old enough, or everything; return in how many seconds to renew again."""
+        sent = now()
+        due = [a for a in list(self._leases.values()) if (everything or sent - a.leased_at >= self._every / 2)]
+        due = [a for a in due if a.verdict != "lost" and (sent < a.deadline + self._every or not a.open)]
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await open_connection(self._dsn, name="scheduler-worker keeper")
+            async with asyncio.timeout(self._every):
+                missed = await Store(self._connection).renew(
+                    self._worker, [a.id for a in due], [a.fence for a in due], self._lease
+                )
+        except (SchedulerError, TimeoutError, OSError) as error:
+            log.warning("leases could not be renewed: %s", error)
+            if self._connection is not None:
+                self._connection.terminate()
+                self._connection = None
+            return min(BUSY_AGAIN, self._every)
+        by_id = {a.id: a for a in due}
+        for attempt in due:
+            if attempt.id not in missed.lost and attempt.id not in missed.busy:
+                attempt.leased_at = sent
+        self._tell(self._lost, [by_id[i] for i in missed.lost])
+        self._tell(self._cancel, [by_id[i] for i in missed.cancel])
+        return BUSY_AGAIN if missed.busy else min(self._every, BEAT)
+
+    def _tell(self, whom: Callable[[list[Attempt]], None], attempts: list[Attempt]) -> None:
+        if attempts:
+            self._home.call_soon_threadsafe(whom, attempts)
+
+    def _watch_leases(self) -> None:
+        last = now() - self._lease.total_seconds() * (1 - MARGIN)
+        self._tell(self._lost, [a for a in list(self._leases.values()) if a.leased_at < last and a.verdict != "lost"])
+
+    def _watch_loop(self) -> None:
+        blocked = now() - self._turn
+        if blocked < BLOCKED_AFTER:
+            self._reported_block = False
+        elif not self._reported_block:
+            self._reported_block = True
+            frame = sys._current_frames().get(self._home_thread)  # noqa: SLF001 - the documented way to another thread's stack
+            stack = "".join(traceback.format_stack(frame)) if frame is not None else "(unknown)\n"
+            log.warning(
+                "the event loop has been blocked for %.1f s; leases are kept, but no AsyncJob can go on."
+                " Blocking code belongs in a BlockingJob or CpuBoundJob. It stands at:\n%s", blocked, stack,
+            )  # fmt: skip

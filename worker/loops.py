@@ -1,0 +1,64 @@
+"""The one loop skeleton: everything that a worker does again and again is a pass, run by `repeat`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from scheduler.errors import DatabaseUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+log = logging.getLogger("scheduler.worker")
+
+FOREVER = 3600.0  # seconds; a pass that waits to be poked
+
+
+class Loop:
+    """One pass, repeated: `poke` makes it run now, `stop` ends it after the pass that runs."""
+
+    def __init__(self, name: str, one_pass: Callable[[], Awaitable[float]]) -> None:
+        self.name = name
+        self.failing_since: float | None = None
+        self._pass = one_pass
+        self._poked = asyncio.Event()
+        self._stopped = False
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Repeat the pass; it returns in how many seconds it wants to run again.
+
+        A pass that raises is repeated after a growing, jittered pause: nothing that fails once ends a duty.
+        """
+        failures = 0
+        while not self._stopped:
+            self._poked.clear()  # before the pass: a poke during it counts
+            try:
+                pause = await self._pass()
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - see above
+                failures += 1
+                pause = min(0.1 * 2**failures, 5.0) * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+                self._report(error, failures)
+            if pause > 0 and not self._stopped:
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._poked.wait()
+                except TimeoutError:
+                    pass
+
+    def _report(self, error: Exception, failures: int) -> None:
+        known = isinstance(error, DatabaseUnavailable)
+        if failures in {1, 10} or failures % 100 == 0:
+            log.warning(
+                "%s: %s (failure %d, trying again)", self.name, error, failures, exc_info=None if known else error
+            )

@@ -1,0 +1,393 @@
+"""The worker: which parts it has, who owns what, and the order in which they start and stop.
+
+One thread, that of the event loop, owns everything that decides: slots, attempts, outcomes. Between a check and its act
+there is no await, so there is no lock. Three others only hand things over with call_soon_threadsafe: the keeper's
+thread (lost leases, cancellations), the threads of BlockingJobs (how they ended), and for children the loop's own I/O.
+
+Start: database, schema, declaration, executors, keeper, loops, and claims last. Stop: claims first, then attempts (they
+finish, or are stopped and given back), then the outbox, then the loops, and the keeper's renewals last of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+import msgspec
+
+from scheduler import embedded
+from scheduler.context import Context
+from scheduler.errors import ConfigurationError, InvalidJob, SchedulerError
+from scheduler.job import KINDS, QUEUES, queue_declaration, to_declaration
+from scheduler.payload import decode_payload
+from scheduler.settings import WorkerSettings, dsn_from
+from scheduler.store import Store, open_pool
+from worker.attempt import Attempt, Settlement, decided, failure, now
+from worker.claimer import Claimer, Doze
+from worker.duties import Promoter, Reaper, Resolver
+from worker.executors import AsyncExecutor, Executor, ThreadExecutor
+from worker.keeper import Keeper
+from worker.listener import Listener
+from worker.loops import Loop
+from worker.processes import ProcessExecutor
+from worker.settler import Settler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+    import asyncpg
+
+    from scheduler.job import Job
+
+log = logging.getLogger("scheduler.worker")
+
+CONNECTIONS = 4  # claim, settle, and two for duties; the keeper and the listener have their own
+DEADLINE_TICK = 0.1  # seconds; the longest that a timeout is noticed late
+STOP_PATIENCE = 5.0  # seconds from telling handlers to stop to giving their jobs back without them
+
+
+class Worker:
+    """Runs jobs of one database in this process: `async with Worker(dsn): ...`, or `await worker.run()`.
+
+    `kinds`: the job classes to run; all that are imported by default. Other settings: see WorkerSettings.
+    Raises ConfigurationError, DatabaseUnavailable or SchemaMismatch when it starts.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        kinds: Iterable[type[Job]] | None = None,
+        listen_dsn: str | None = None,
+        settings: WorkerSettings | None = None,
+        **numbers: Any,  # noqa: ANN401 - the fields of WorkerSettings
+    ) -> None:
+        self.id = uuid4()
+        self._name = self.id.hex
+        self.settings = settings or WorkerSettings(**numbers)
+        self._dsn = dsn_from(dsn)
+        self._listen_dsn = listen_dsn
+        self._kinds = {kind.options.kind: kind for kind in (KINDS.values() if kinds is None else kinds)}
+        self._queues = self.settings.queues or tuple(
+            sorted({"default", *(kind.options.queue or "default" for kind in self._kinds.values())})
+        )
+        self._held: embedded.Held | None = None
+        self._attempts: dict[int, Attempt] = {}  # all whose leases are to be renewed: running, and not yet settled
+        self._open = 0
+        self._all_ended = asyncio.Event()
+        self._stopping: asyncio.Task[int] | None = None
+        self.executors: list[Executor] = []
+
+    @property
+    def peak_running(self) -> dict[str, int]:
+        """The most attempts that ran at once, per executor."""
+        return {executor.name: executor.slots.peak for executor in self.executors}
+
+    # Starting.
+
+    async def start(self) -> Worker:
+        """Connect, declare the job classes, and begin to claim."""
+        dsn = self._dsn
+        if embedded.is_embedded(dsn):
+            self._held = await asyncio.to_thread(embedded.hold, dsn)
+            dsn = self._held.url
+        self._pool = await open_pool(dsn, size=CONNECTIONS, name="scheduler-worker")
+        self._store = Store(self._pool)
+        try:
+            await self._store.check_schema()
+            await self._declare()
+        except BaseException:
+            await self._pool.close()
+            raise
+        self._assemble(dsn)
+        await self._register()
+        self._keeper.start()
+        self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
+        self._listening = asyncio.create_task(self._listener.run(), name="listener")
+        self._watch_deadlines()
+        log.info("worker %s runs %d kinds from %s", self.id, len(self._kinds), ", ".join(self._queues))
+        return self
+
+    def _assemble(self, dsn: str) -> None:
+        settings = self.settings
+        self._resolver = Resolver(self._store, self._poke_claims)
+        self._resolving = Loop("resolve", self._resolver.resolve)
+        self._settler = Settler(self._store, self.id, self._resolve, self._forget)
+        self._settling = Loop("settle", self._settler.settle)
+        self._promoting = Loop("promote", Promoter(self._store, settings.poll, self._poke_claims).promote)
+        reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
+        self._keeper = Keeper(
+            dsn, self.id, settings.lease, settings.heartbeat, self._attempts, self._lost, self._cancel
+        )
+        self._channel = f"scheduler_{self._name}"
+        self._listener = Listener(self._listen_dsn or dsn, self._channel, self._noticed)
+        self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
+        self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors()]
+        self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
+        self._loops = [self._settling, self._resolving, self._promoting, reaping, *self._claiming]
+
+    def _executors(self) -> Iterable[tuple[Executor, list[str]]]:
+        """Make each executor that has both slots and kinds."""
+        by_executor: dict[str, list[str]] = {"async": [], "thread": [], "process": []}
+        for name, kind in self._kinds.items():
+            by_executor[kind.options.executor].append(name)
+        modules = self._child_modules(by_executor["process"])
+        makers: list[tuple[str, int, Callable[[int], Executor]]] = [
+            ("async", self.settings.async_slots, lambda total: AsyncExecutor(total, self._ended)),
+            ("thread", self.settings.threads, lambda total: ThreadExecutor(total, self._ended)),
+            ("process", self.settings.processes, lambda total: ProcessExecutor(total, self._ended, modules)),
+        ]
+        for name, total, make in makers:
+            if total and by_executor[name]:
+                self.executors.append(make(total))
+                yield self.executors[-1], by_executor[name]
+
+    def _child_modules(self, kinds: list[str]) -> list[str]:
+        modules = sorted({self._kinds[kind].__module__ for kind in kinds})
+        if "__main__" in modules:
+            raise ConfigurationError(
+                f"the CpuBoundJob of kind {kinds[0]!r} is defined in the script that is run: move it to a module,"
+                " so that a child process can import it"
+            )
+        return modules
+
+    def _claimer(self, executor: Executor, kinds: list[str]) -> Claimer:
+        return Claimer(
+            self._store, self.id, executor, self._queues, kinds, self.settings.lease, self._doze, self._begin,
+            self._settler.__len__,
+        )  # fmt: skip
+
+    async def _declare(self) -> None:
+        kinds = msgspec.json.encode([to_declaration(kind) for kind in self._kinds.values()]).decode()
+        queues = msgspec.json.encode([queue_declaration(queue) for queue in QUEUES.values()]).decode()
+        declared = await self._store.declare(kinds, queues, force=False)
+        if declared.superseded:
+            log.warning(
+                "newer options of %s are in force; `scheduler declare --force` goes back to those of this version",
+                ", ".join(declared.superseded),
+            )
+
+    async def _register(self, *, draining: bool = False) -> None:
+        facts = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": version("leasework"),
+            "queues": self._queues,
+            "kinds": sorted(self._kinds),
+            "slots": {executor.name: executor.slots.total for executor in self.executors},
+            "channel": self._channel,
+            "draining": draining,
+        }
+        await self._store.register(self.id, msgspec.json.encode(facts).decode())
+
+    # Attempts.
+
+    def _begin(self, executor: Executor, row: asyncpg.Record, sent: float) -> None:
+        """Start one claimed row; whatever is wrong with it ends that job and no other."""
+        attempt = Attempt(_context(row, self._name), executor, sent)
+        self._attempts[attempt.id] = attempt
+        self._open += 1
+        self._all_ended.clear()
+        try:
+            if executor.name == "process":
+                attempt.handle = row["payload"]  # decoded in the child
+            else:
+                attempt.job = decode_payload(self._kinds[attempt.context.kind], row["payload"])
+        except InvalidJob as error:
+            self._ended(attempt, failure(attempt, "InvalidPayload", str(error), retryable=False))
+        else:
+            executor.start(attempt)
+
+    def _ended(self, attempt: Attempt, settlement: Settlement) -> None:
+        """Take note of how an attempt ended; called again for one that had been given up, it does nothing."""
+        if not attempt.open:
+            return
+        attempt.open = False
+        self._open -= 1
+        if not self._open:
+            self._all_ended.set()
+        if attempt.verdict == "lost":
+            self._forget(attempt)
+            return
+        if attempt.verdict == "released":
+            self._settler.release(attempt)
+        elif attempt.verdict is None:
+            self._settler.add(attempt, settlement)
+        else:
+            done = attempt.verdict == "cancelled" and settlement.outcome == "completed"
+            self._settler.add(attempt, settlement if done else decided(attempt))
+        self._settling.poke()
+
+    def _forget(self, attempt: Attempt) -> None:
+        if self._attempts.get(attempt.id) is attempt:  # a newer attempt of the same job may be here already
+            del self._attempts[attempt.id]
+
+    def _stop_attempt(self, attempt: Attempt, verdict: Any) -> None:  # noqa: ANN401 - a Verdict
+        if attempt.open and attempt.verdict not in {"lost", verdict}:
+            told = attempt.verdict is not None
+            attempt.verdict = verdict
+            if not told:
+                attempt.executor.stop(attempt)
+
+    def _lost(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            if attempt.open:
+                log.warning("job %s: its lease is lost, attempt %s is stopped", attempt.id, attempt.context.attempt)
+                self._stop_attempt(attempt, "lost")
+
+    def _cancel(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            self._stop_attempt(attempt, "cancelled")
+
+    def _watch_deadlines(self) -> None:
+        moment = now()
+        for attempt in [a for a in self._attempts.values() if a.deadline <= moment]:
+            if attempt.verdict is None:
+                self._stop_attempt(attempt, "timed_out")
+        soonest = min(
+            (a.deadline for a in self._attempts.values() if a.verdict is None), default=moment + DEADLINE_TICK
+        )
+        pause = min(max(soonest - moment, 0.001), DEADLINE_TICK)
+        self._deadline_watch = asyncio.get_running_loop().call_later(pause, self._watch_deadlines)
+
+    # Pokes.
+
+    def _poke_claims(self) -> None:
+        for loop in self._claiming:
+            loop.poke()
+
+    def _resolve(self, parents: list[int]) -> None:
+        if parents:
+            self._resolver.add(parents)
+            self._resolving.poke()
+
+    def _noticed(self, payload: str) -> None:
+        if payload == "cancel":
+            self._keeper.poke()
+            return
+        self._promoting.poke()
+        self._poke_claims()
+
+    # Stopping.
+
+    async def stop(self, *, cancel_running: bool = False) -> int:
+        """Stop: claim nothing more, let attempts finish for the grace time, give back what is left.
+
+        Returns the exit code: 0 drained, 6 something was given back. With `cancel_running` there is no grace; calling
+        it so while a first stop waits ends the waiting.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        if cancel_running:
+            self._release_running()
+        return await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> int:
+        for claimer, loop in zip(self._claimers, self._claiming, strict=True):
+            claimer.stop()
+            loop.stop()
+        await asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim"))
+        await self._mark_draining()
+        drained = await self._wait_for_attempts(self.settings.grace.total_seconds())
+        if not drained:
+            self._release_running()
+            if not await self._wait_for_attempts(STOP_PATIENCE):
+                self._give_up()
+        released = any(a.verdict == "released" for a in self._attempts.values())
+        await self._flush()
+        await self._close()
+        return 6 if released or not drained else 0
+
+    async def _mark_draining(self) -> None:
+        try:
+            await self._register(draining=True)
+        except SchedulerError as error:
+            log.warning("the database does not know that this worker stops: %s", error)
+
+    async def _wait_for_attempts(self, seconds: float) -> bool:
+        if self._open:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._all_ended.wait()
+            except TimeoutError:
+                pass
+        return not self._open
+
+    def _release_running(self) -> None:
+        for attempt in list(self._attempts.values()):
+            self._stop_attempt(attempt, "released")
+
+    def _give_up(self) -> None:
+        """Give back the jobs of handlers that do not stop; the process will end, and they with it."""
+        for attempt in [a for a in self._attempts.values() if a.open]:
+            self._ended(attempt, decided(attempt))
+
+    async def _flush(self) -> None:
+        """Wait until the outbox is empty, for at most as long as a lease: then it is somebody else's."""
+        deadline = now() + self.settings.lease.total_seconds()
+        while len(self._settler) and now() < deadline:
+            self._settling.poke()
+            await asyncio.sleep(0.01)
+
+    async def _close(self) -> None:
+        self._deadline_watch.cancel()
+        for loop in self._loops:
+            loop.stop()
+        await asyncio.gather(*self._tasks)
+        self._listening.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+        for executor in self.executors:
+            await executor.close()
+        await self._keeper.stop()
+        try:
+            await self._store.deregister(self.id)
+        except SchedulerError as error:
+            log.warning("the worker stays on the list until it is forgotten: %s", error)
+        await self._close_pool()
+        if self._held is not None:
+            self._held.close()
+
+    async def _close_pool(self) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+
+    async def run(self) -> int:
+        """Start, and return the exit code once something has called stop."""
+        await self.start()
+        while self._stopping is None:  # noqa: ASYNC110 - a flag of the same loop, looked at without hurry
+            await asyncio.sleep(0.05)
+        return await asyncio.shield(self._stopping)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(cancel_running=error is not None)
+
+
+def _context(row: asyncpg.Record, worker: str) -> Context:
+    return Context(
+        job_id=row["id"],
+        kind=row["kind"],
+        queue=row["queue"],
+        tenant=row["tenant"],
+        attempt=row["attempt"],
+        failures=row["failures"],
+        fence=row["fence"],
+        timeout=row["timeout"],
+        idempotency_key=row["idempotency_key"],
+        metadata=row["metadata"] or "{}",
+        worker_id=worker,
+    )

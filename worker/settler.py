@@ -1,0 +1,91 @@
+"""Settling: while one group of outcomes is on its way the next one gathers."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from worker.loops import FOREVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from scheduler.store import Missed, Store
+    from worker.attempt import Attempt, Settlement
+
+log = logging.getLogger("scheduler.worker")
+
+LARGEST_GROUP = 500
+BUSY_AGAIN = 0.02  # seconds until an outcome whose row was locked is sent again
+
+
+class Settler:
+    """The outbox of a worker. An outcome stays in it until the database has answered for it, whatever fails.
+
+    `resolve` gets the parents whose children must take notice, `forget` each attempt that is no longer ours to renew.
+    """
+
+    def __init__(
+        self, store: Store, worker: UUID, resolve: Callable[[list[int]], None], forget: Callable[[Attempt], None]
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._resolve = resolve
+        self._forget = forget
+        self._outbox: list[tuple[Attempt, Settlement]] = []
+        self._releases: list[Attempt] = []
+        self._encode = msgspec.json.Encoder().encode
+
+    def add(self, attempt: Attempt, settlement: Settlement) -> None:
+        self._outbox.append((attempt, settlement))
+
+    def release(self, attempt: Attempt) -> None:
+        """Give the job back instead of settling it."""
+        self._releases.append(attempt)
+
+    def __len__(self) -> int:
+        return len(self._outbox) + len(self._releases)
+
+    async def settle(self) -> float:
+        """Send one group; return in how many seconds to send the next."""
+        busy = await self._send_releases() if self._releases else 0
+        if self._outbox:
+            busy += await self._send_outcomes()
+        if len(self) > busy:
+            return 0.0
+        return BUSY_AGAIN if busy else FOREVER
+
+    async def _send_outcomes(self) -> int:
+        group, self._outbox = self._outbox[:LARGEST_GROUP], self._outbox[LARGEST_GROUP:]
+        try:
+            answer = await self._store.settle(self._worker, self._encode([s for _, s in group]).decode())
+        except BaseException:
+            self._outbox = group + self._outbox
+            raise
+        busy = self._answered([attempt for attempt, _ in group], answer)
+        self._outbox += [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
+        return len(busy)
+
+    async def _send_releases(self) -> int:
+        group, self._releases = self._releases, []
+        try:
+            answer = await self._store.release(self._worker, [a.id for a in group], [a.fence for a in group])
+        except BaseException:
+            self._releases = group + self._releases
+            raise
+        busy = self._answered(group, answer)
+        self._releases += [attempt for attempt in group if attempt.id in busy]
+        return len(busy)
+
+    def _answered(self, group: list[Attempt], answer: Missed) -> set[int]:
+        busy = set(answer.busy)
+        for attempt in group:
+            if attempt.id not in busy:
+                self._forget(attempt)
+        for job_id in answer.lost:
+            log.warning("the outcome of job %s was refused: its lease had been lost", job_id)
+        self._resolve(answer.parents)
+        return busy
