@@ -93,9 +93,7 @@ class Cluster:
             make_folder(self.directory)
             for left in self.directory.glob("data-*"):
                 shutil.rmtree(left, ignore_errors=True)
-            unfinished = Path(
-                tempfile.mkdtemp(dir=self.directory, prefix="data-")
-            )  # a killed starter's initdb may live
+            unfinished = Path(tempfile.mkdtemp(dir=self.directory, prefix="data-"))  # an orphaned initdb may be at work
             write(password, secrets.token_hex(16))
             if account.user is not None:
                 for path in (unfinished, password):

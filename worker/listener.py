@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import DatabaseUnavailable
-from scheduler.store import open_connection
+from scheduler.store import Store, open_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,8 @@ class Listener:
             self._noticed("")
             while not connection.is_closed():
                 await asyncio.sleep(WATCH)
-                await connection.fetchval("SELECT 1", timeout=5)
+                async with asyncio.timeout(5):
+                    await Store(connection).check_schema()  # any answer will do
         finally:
             connection.terminate()
 

@@ -1,0 +1,95 @@
+"""The command scheduler-worker: arguments, environment, signals and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from scheduler import apps
+from scheduler.errors import SchedulerError
+from scheduler.settings import WorkerSettings
+from worker.runner import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+log = logging.getLogger("scheduler.worker")
+
+FORCED = 7
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SCHEDULER"})
+@click.option("--dsn", envvar="SCHEDULER_DSN", show_envvar=True, help="The database, as a URL; embedded: for a private one.")
+@click.option("--listen-dsn", show_envvar=True, help="Where to listen for notices when --dsn goes through a pooler.")
+@click.option("--app", show_envvar=True, help="Modules with job classes, separated by commas, as in myservice.jobs.")
+@click.option("--queues", show_envvar=True, help="Queues to serve, separated by commas. Default: those of the job classes.")
+@click.option("--async", "async_slots", envvar="SCHEDULER_ASYNC", show_envvar=True, default=100, show_default=True,
+              help="AsyncJobs at once.")  # fmt: skip
+@click.option("--threads", show_envvar=True, default=10, show_default=True, help="BlockingJobs at once.")
+@click.option("--processes", show_envvar=True, default=2, show_default=True, help="CpuBoundJobs at once.")
+@click.option("--lease", show_envvar=True, default=30.0, show_default=True, help="Seconds without a renewal after which a job is anyone's.")
+@click.option("--grace", show_envvar=True, default=30.0, show_default=True, help="Seconds that running jobs get when the worker stops.")
+@click.option("--log", "level", envvar="SCHEDULER_LOG", show_envvar=True, default="info", show_default=True,
+              type=click.Choice(LEVELS), help="What to log, to stderr.")  # fmt: skip
+@click.version_option(package_name="leasework")
+def command(  # noqa: PLR0913, PLR0917 - one per option
+    dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, async_slots: int, threads: int,
+    processes: int, lease: float, grace: float, level: str,
+) -> None:  # fmt: skip
+    """Run jobs until SIGTERM or SIGINT.
+
+    The first signal lets running jobs finish for the grace time, the second gives them back at once, the third ends the
+    process. Exit codes: 0 drained, 2 usage, 3 configuration, 4 database, 5 schema, 6 jobs were given back, 7 forced.
+    """
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        apps.load(app)
+        settings = WorkerSettings(
+            queues=tuple(name.strip() for name in (queues or "").split(",") if name.strip()),
+            async_slots=async_slots, threads=threads, processes=processes,
+            lease=timedelta(seconds=lease), grace=timedelta(seconds=grace),
+        )  # fmt: skip
+        code = _loop(_serve(Worker(dsn, listen_dsn=listen_dsn, settings=settings)))
+    except SchedulerError as error:
+        click.echo(f"scheduler-worker: {error}", err=True)
+        code = error.exit_code
+    # Not sys.exit: an abandoned thread in a C call would keep the interpreter from ending.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    logging.shutdown()
+    os._exit(code)
+
+
+async def _serve(worker: Worker) -> int:
+    loop = asyncio.get_running_loop()
+    stops: list[asyncio.Task[int]] = []
+
+    def stop() -> None:
+        if len(stops) >= 2:
+            os._exit(FORCED)
+        log.info("stopping: %s", "running jobs are given back" if stops else "running jobs may finish; again to give them back")
+        stops.append(asyncio.create_task(worker.stop(cancel_running=bool(stops))))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    return await worker.run()
+
+
+def _loop(main: Coroutine[None, None, int]) -> int:
+    try:
+        import uvloop  # noqa: PLC0415 - absent on some platforms
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def main() -> None:
+    command.main(prog_name="scheduler-worker")
