@@ -47,7 +47,9 @@ def prepare(connection: Connection) -> bool:
                 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$""")
             )
         connection.execute(text("GRANT scheduler_owner TO CURRENT_USER"))
-    roles = may_create or wanted <= existing
+    roles = wanted <= existing | (wanted if may_create else set()) and connection.execute(
+        text("SELECT pg_has_role(current_user, 'scheduler_owner', 'MEMBER')")
+    ).scalar_one()
     if connection.execute(text("SELECT to_regnamespace('scheduler') IS NULL")).scalar_one():
         connection.execute(text("CREATE SCHEMA scheduler" + (" AUTHORIZATION scheduler_owner" if roles else "")))
     if roles:

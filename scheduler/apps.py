@@ -27,7 +27,8 @@ def load(app: str | None, environment: Mapping[str, str] = os.environ) -> None:
         _import(name)
     if not KINDS:
         raise ConfigurationError(
-            f"--app {','.join(names)}: no job class is defined there; derive one from AsyncJob, BlockingJob or CpuBoundJob"
+            f"--app {','.join(names)}: no job class is defined there;"
+            " derive one from AsyncJob, BlockingJob or CpuBoundJob"
         )
 
 

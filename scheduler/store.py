@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import asyncpg
 import msgspec
 
-from scheduler.errors import DatabaseUnavailable, InvalidJob, SchemaMismatch
+from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, SchemaMismatch
 from scheduler.schema import SUPPORTED
 
 if TYPE_CHECKING:
@@ -213,6 +213,8 @@ _AWAY = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InterfaceError,
 )
 _NO_SCHEMA = (
@@ -229,6 +231,12 @@ def _translated() -> Iterator[None]:
         yield
     except asyncpg.IntegrityConstraintViolationError as error:
         raise _refused(error) from error
+    except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
+        raise InvalidJob("value", f"cannot be stored by PostgreSQL: {error.args[0]}") from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigurationError(
+            f"{error.args[0]}: this role needs scheduler_submitter, _worker or _operator"
+        ) from error
     except _NO_SCHEMA as error:
         raise SchemaMismatch("the database has no schema of this version: run `scheduler migrate`") from error
     except _AWAY as error:

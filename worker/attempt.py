@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from scheduler.error_text import clean_text, describe_exception, safe_str
+from scheduler.error_text import clean_text, describe_exception
 from scheduler.errors import InvalidJob, NonRetryableError, RetryAfter, Snooze
 from scheduler.payload import encode_result
 
@@ -80,19 +81,18 @@ def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - what
 
 def raised(attempt: Attempt, error: BaseException) -> Settlement:
     """Describe what a handler raised. Nothing a handler raises leaves this function as an exception."""
-    if isinstance(error, Snooze):
-        return Settlement(attempt.id, attempt.fence, "snoozed", delay=error.delay.total_seconds())
+    delay = getattr(error, "delay", None) if isinstance(error, Snooze | RetryAfter) else None
+    if not isinstance(delay, timedelta):
+        delay = None  # a subclass of theirs that never set it
+    if isinstance(error, Snooze) and delay is not None:
+        return Settlement(attempt.id, attempt.fence, "snoozed", delay=delay.total_seconds())
     name, message, traceback = describe_exception(error)
     if isinstance(error, SystemExit):
         message = f"the handler called sys.exit({message})"
-    settled = Settlement(
+    return Settlement(
         attempt.id, attempt.fence, "failed", error_type=name, error=message, traceback=traceback,
-        retryable=not isinstance(error, NonRetryableError),
+        delay=None if delay is None else delay.total_seconds(), retryable=not isinstance(error, NonRetryableError),
     )  # fmt: skip
-    if isinstance(error, RetryAfter):
-        settled.delay = error.delay.total_seconds()
-        settled.error = clean_text(safe_str(error))
-    return settled
 
 
 def failure(attempt: Attempt, kind: str, words: str, *, retryable: bool = True) -> Settlement:

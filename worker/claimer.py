@@ -88,7 +88,7 @@ class Claimer:
         self._start = start
         self._unsettled = unsettled
         self._backlog = False
-        self._unanswered: UUID | None = None
+        self._unanswered: tuple[UUID, float] | None = None  # a claim call, and when it was sent
         self.stopped = False
 
     def stop(self) -> None:
@@ -113,13 +113,13 @@ class Claimer:
 
     async def _rows(self, free: int) -> list[asyncpg.Record]:
         """Claim, and start what was claimed; first of all what a claim took whose answer was lost."""
-        sent = now()
         if self._unanswered is not None:
-            rows = await self._store.claimed_by(self._worker, self._unanswered)
+            request, sent = self._unanswered
+            rows = await self._store.claimed_by(self._worker, request)
         else:
-            self._unanswered = uuid4()
+            request, sent = self._unanswered = uuid4(), now()
             self._queues.append(self._queues.pop(0))  # each queue is the first in its turn: none starves
-            rows = await self._store.claim(self._worker, self._unanswered, self._queues, self._kinds, free, self._lease)
+            rows = await self._store.claim(self._worker, request, self._queues, self._kinds, free, self._lease)
         self._unanswered = None
         rows = [row for row in rows if row["id"] is not None]
         for row in rows:

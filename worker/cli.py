@@ -27,16 +27,32 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SCHEDULER"})
-@click.option("--dsn", envvar="SCHEDULER_DSN", show_envvar=True, help="The database, as a URL; embedded: for a private one.")
+@click.option(
+    "--dsn", envvar="SCHEDULER_DSN", show_envvar=True, help="The database, as a URL; embedded: for a private one."
+)
 @click.option("--listen-dsn", show_envvar=True, help="Where to listen for notices when --dsn goes through a pooler.")
 @click.option("--app", show_envvar=True, help="Modules with job classes, separated by commas, as in myservice.jobs.")
-@click.option("--queues", show_envvar=True, help="Queues to serve, separated by commas. Default: those of the job classes.")
+@click.option(
+    "--queues", show_envvar=True, help="Queues to serve, separated by commas. Default: those of the job classes."
+)
 @click.option("--async", "async_slots", envvar="SCHEDULER_ASYNC", show_envvar=True, default=100, show_default=True,
               help="AsyncJobs at once.")  # fmt: skip
 @click.option("--threads", show_envvar=True, default=10, show_default=True, help="BlockingJobs at once.")
 @click.option("--processes", show_envvar=True, default=2, show_default=True, help="CpuBoundJobs at once.")
-@click.option("--lease", show_envvar=True, default=30.0, show_default=True, help="Seconds without a renewal after which a job is anyone's.")
-@click.option("--grace", show_envvar=True, default=30.0, show_default=True, help="Seconds that running jobs get when the worker stops.")
+@click.option(
+    "--lease",
+    show_envvar=True,
+    default=30.0,
+    show_default=True,
+    help="Seconds without a renewal after which a job is anyone's.",
+)
+@click.option(
+    "--grace",
+    show_envvar=True,
+    default=30.0,
+    show_default=True,
+    help="Seconds that running jobs get when the worker stops.",
+)
 @click.option("--log", "level", envvar="SCHEDULER_LOG", show_envvar=True, default="info", show_default=True,
               type=click.Choice(LEVELS), help="What to log, to stderr.")  # fmt: skip
 @click.version_option(package_name="leasework")
@@ -57,38 +73,45 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
             async_slots=async_slots, threads=threads, processes=processes,
             lease=timedelta(seconds=lease), grace=timedelta(seconds=grace),
         )  # fmt: skip
-        code = _loop(_serve(Worker(dsn, listen_dsn=listen_dsn, settings=settings)))
+        _loop(_serve(Worker(dsn, listen_dsn=listen_dsn, settings=settings)))
     except SchedulerError as error:
         click.echo(f"scheduler-worker: {error}", err=True)
-        code = error.exit_code
-    # Not sys.exit: an abandoned thread in a C call would keep the interpreter from ending.
+        _end(error.exit_code)
+
+
+def _end(code: int) -> None:
+    """End the process now: a handler that swallows its cancellation, or a thread in a C call, would keep it for ever."""
     sys.stdout.flush()
     sys.stderr.flush()
     logging.shutdown()
     os._exit(code)
 
 
-async def _serve(worker: Worker) -> int:
+async def _serve(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
     stops: list[asyncio.Task[int]] = []
 
     def stop() -> None:
         if len(stops) >= 2:
             os._exit(FORCED)
-        log.info("stopping: %s", "running jobs are given back" if stops else "running jobs may finish; again to give them back")
+        log.info(
+            "stopping: %s",
+            "jobs are given back" if stops else "running jobs may finish; again to give them back",
+        )
         stops.append(asyncio.create_task(worker.stop(cancel_running=bool(stops))))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    return await worker.run()
+    _end(await worker.run())  # here, inside the loop: its end would wait for every task
 
 
-def _loop(main: Coroutine[None, None, int]) -> int:
+def _loop(main: Coroutine[None, None, None]) -> None:
     try:
         import uvloop  # noqa: PLC0415 - absent on some platforms
     except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
+        asyncio.run(main)
+    else:
+        uvloop.run(main)
 
 
 def main() -> None:

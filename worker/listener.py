@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from typing import TYPE_CHECKING, Any
@@ -42,11 +43,16 @@ class Listener:
 
     async def _listen(self) -> None:
         connection = await open_connection(self._dsn, name="scheduler-worker listener")
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda _: ended.set())
         try:
             await connection.add_listener(self._channel, self._heard)
             self._noticed("")
-            while not connection.is_closed():
-                await asyncio.sleep(WATCH)
+            while not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(WATCH):
+                        await ended.wait()
+                        break
                 async with asyncio.timeout(5):
                     await Store(connection).check_schema()  # any answer will do
         finally:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     Ended = Callable[[Attempt, Settlement], None]
 
 _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 16
-_BOOT = "import sys; sys.path[:0] = {before!r}; from worker.child import main; sys.path += {after!r}; main()"
+_BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys.path[:] = {theirs!r}; main()"
+IMPORT_TIME = 60.0  # seconds
 
 
 class Child:
@@ -35,6 +36,7 @@ class Child:
     def __init__(self, process: subprocess.Popen[bytes], lifeline: int) -> None:
         self.process = process
         self._lifeline = lifeline
+        self._killed = False
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
@@ -53,8 +55,12 @@ class Child:
         os.close(reading)
         child = cls(process, lifeline)
         child.reader, child.writer = await asyncio.open_connection(sock=ours)
-        hello = await child._receive()
-        error = "it ended at once" if hello is None else msgspec.json.decode(hello, type=Hello).error
+        try:
+            async with asyncio.timeout(IMPORT_TIME):
+                hello = await child._receive()
+            error = "it ended at once" if hello is None else msgspec.json.decode(hello, type=Hello).error
+        except TimeoutError:
+            error = f"its modules were not imported within {IMPORT_TIME:g} s"
         if error is not None:
             await child.close()
             raise ChildProcessError(error)
@@ -90,9 +96,10 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        return self.process.poll() is None
+        return not self._killed and self.process.poll() is None
 
     def kill(self) -> None:
+        self._killed = True  # it may live on for a moment, and must not get another job
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
 
@@ -109,7 +116,7 @@ class Child:
 def _boot() -> str:
     """Return the child's program: our packages before the user's folders, so that a worker.py of theirs is no trap."""
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH120, PTH100 - a plain string
-    return _BOOT.format(before=[ours], after=[path for path in sys.path if path != ours])
+    return _BOOT.format(ours=[ours], theirs=sys.path)
 
 
 class ProcessExecutor:

@@ -81,7 +81,9 @@ class Worker:
         self._attempts: dict[int, Attempt] = {}  # all whose leases are to be renewed: running, and not yet settled
         self._open = 0
         self._all_ended = asyncio.Event()
+        self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
+        self._pool: asyncpg.Pool[Any] | None = None
         self.executors: list[Executor] = []
 
     @property
@@ -94,19 +96,20 @@ class Worker:
     async def start(self) -> Worker:
         """Connect, declare the job classes, and begin to claim."""
         dsn = self._dsn
-        if embedded.is_embedded(dsn):
-            self._held = await asyncio.to_thread(embedded.hold, dsn)
-            dsn = self._held.url
-        self._pool = await open_pool(dsn, size=CONNECTIONS, name="scheduler-worker")
-        self._store = Store(self._pool)
+        modules = self._child_modules()
         try:
+            if embedded.is_embedded(dsn):
+                self._held = await asyncio.to_thread(embedded.hold, dsn)
+                dsn = self._held.url
+            self._pool = await open_pool(dsn, size=CONNECTIONS, name="scheduler-worker")
+            self._store = Store(self._pool)
             await self._store.check_schema()
             await self._declare()
+            self._assemble(dsn, modules)
+            await self._register()
         except BaseException:
-            await self._pool.close()
+            await self._close_connections()
             raise
-        self._assemble(dsn)
-        await self._register()
         self._keeper.start()
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
         self._listening = asyncio.create_task(self._listener.run(), name="listener")
@@ -114,7 +117,7 @@ class Worker:
         log.info("worker %s runs %d kinds from %s", self.id, len(self._kinds), ", ".join(self._queues))
         return self
 
-    def _assemble(self, dsn: str) -> None:
+    def _assemble(self, dsn: str, modules: list[str]) -> None:
         settings = self.settings
         self._resolver = Resolver(self._store, self._poke_claims)
         self._resolving = Loop("resolve", self._resolver.resolve)
@@ -128,16 +131,15 @@ class Worker:
         self._channel = f"scheduler_{self._name}"
         self._listener = Listener(self._listen_dsn or dsn, self._channel, self._noticed)
         self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
-        self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors()]
+        self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
         self._loops = [self._settling, self._resolving, self._promoting, reaping, *self._claiming]
 
-    def _executors(self) -> Iterable[tuple[Executor, list[str]]]:
+    def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""
         by_executor: dict[str, list[str]] = {"async": [], "thread": [], "process": []}
         for name, kind in self._kinds.items():
             by_executor[kind.options.executor].append(name)
-        modules = self._child_modules(by_executor["process"])
         makers: list[tuple[str, int, Callable[[int], Executor]]] = [
             ("async", self.settings.async_slots, lambda total: AsyncExecutor(total, self._ended)),
             ("thread", self.settings.threads, lambda total: ThreadExecutor(total, self._ended)),
@@ -148,11 +150,13 @@ class Worker:
                 self.executors.append(make(total))
                 yield self.executors[-1], by_executor[name]
 
-    def _child_modules(self, kinds: list[str]) -> list[str]:
-        modules = sorted({self._kinds[kind].__module__ for kind in kinds})
-        if "__main__" in modules:
+    def _child_modules(self) -> list[str]:
+        in_children = [kind for kind in self._kinds.values() if kind.options.executor == "process"]
+        modules = sorted({kind.__module__ for kind in in_children})
+        if "__main__" in modules and self.settings.processes:
+            names = ", ".join(kind.__name__ for kind in in_children if kind.__module__ == "__main__")
             raise ConfigurationError(
-                f"the CpuBoundJob of kind {kinds[0]!r} is defined in the script that is run: move it to a module,"
+                f"{names}: a CpuBoundJob is defined in the script that is run: move it to a module,"
                 " so that a child process can import it"
             )
         return modules
@@ -251,7 +255,8 @@ class Worker:
             if attempt.verdict is None:
                 self._stop_attempt(attempt, "timed_out")
         soonest = min(
-            (a.deadline for a in self._attempts.values() if a.verdict is None), default=moment + DEADLINE_TICK
+            (a.deadline for a in self._attempts.values() if a.open and a.verdict is None),
+            default=moment + DEADLINE_TICK,
         )
         pause = min(max(soonest - moment, 0.001), DEADLINE_TICK)
         self._deadline_watch = asyncio.get_running_loop().call_later(pause, self._watch_deadlines)
@@ -282,6 +287,9 @@ class Worker:
         Returns the exit code: 0 drained, 6 something was given back. With `cancel_running` there is no grace; calling
         it so while a first stop waits ends the waiting.
         """
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            return 0
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
         if cancel_running:
@@ -331,8 +339,8 @@ class Worker:
     async def _flush(self) -> None:
         """Wait until the outbox is empty, for at most as long as a lease: then it is somebody else's."""
         deadline = now() + self.settings.lease.total_seconds()
-        while len(self._settler) and now() < deadline:
-            self._settling.poke()
+        self._settling.poke()
+        while len(self._settler) and now() < deadline:  # noqa: ASYNC110 - a list of the same loop
             await asyncio.sleep(0.01)
 
     async def _close(self) -> None:
@@ -349,20 +357,27 @@ class Worker:
             await self._store.deregister(self.id)
         except SchedulerError as error:
             log.warning("the worker stays on the list until it is forgotten: %s", error)
-        await self._close_pool()
+        await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        if self._pool is not None:
+            try:
+                async with asyncio.timeout(5):
+                    await self._pool.close()
+            except TimeoutError:
+                self._pool.terminate()
         if self._held is not None:
             self._held.close()
 
-    async def _close_pool(self) -> None:
-        try:
-            async with asyncio.timeout(5):
-                await self._pool.close()
-        except TimeoutError:
-            self._pool.terminate()
-
     async def run(self) -> int:
         """Start, and return the exit code once something has called stop."""
-        await self.start()
+        self._starting = asyncio.create_task(self.start())
+        try:
+            await self._starting
+        except asyncio.CancelledError:
+            if self._starting.cancelled():
+                return 0
+            raise
         while self._stopping is None:  # noqa: ASYNC110 - a flag of the same loop, looked at without hurry
             await asyncio.sleep(0.05)
         return await asyncio.shield(self._stopping)

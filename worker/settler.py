@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from scheduler.errors import InvalidJob
+from worker.attempt import failure
 from worker.loops import FOREVER
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Settler:
         self._forget = forget
         self._outbox: list[tuple[Attempt, Settlement]] = []
         self._releases: list[Attempt] = []
+        self._alone = 0  # outcomes still to be sent one by one
         self._encode = msgspec.json.Encoder().encode
 
     def add(self, attempt: Attempt, settlement: Settlement) -> None:
@@ -59,15 +62,28 @@ class Settler:
         return BUSY_AGAIN if busy else FOREVER
 
     async def _send_outcomes(self) -> int:
-        group, self._outbox = self._outbox[:LARGEST_GROUP], self._outbox[LARGEST_GROUP:]
+        size = 1 if self._alone else LARGEST_GROUP
+        group, self._outbox = self._outbox[:size], self._outbox[size:]
         try:
             answer = await self._store.settle(self._worker, self._encode([s for _, s in group]).decode())
+        except InvalidJob as error:
+            self._outbox = self._refused(group, error) + self._outbox
+            return 0
         except BaseException:
             self._outbox = group + self._outbox
             raise
+        self._alone = max(self._alone - 1, 0)
         busy = self._answered([attempt for attempt, _ in group], answer)
         self._outbox += [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
         return len(busy)
+
+    def _refused(self, group: list[tuple[Attempt, Settlement]], error: InvalidJob) -> list[tuple[Attempt, Settlement]]:
+        """Find the outcome that PostgreSQL cannot store by sending each alone, and let its job fail."""
+        if len(group) > 1:
+            self._alone = len(group)
+            return group
+        attempt = group[0][0]
+        return [(attempt, failure(attempt, "InvalidResult", f"PostgreSQL cannot store it: {error}", retryable=False))]
 
     async def _send_releases(self) -> int:
         group, self._releases = self._releases, []

@@ -112,8 +112,8 @@ CREATE INDEX jobs_due ON scheduler.jobs_active (run_at, id) WHERE status = 'DELA
 -- reap and claimed_by.
 CREATE INDEX jobs_running ON scheduler.jobs_active (kind, line, started_at) WHERE status = 'RUNNING';
 -- declare fills in what waited for the first declaration of its kind.
-CREATE INDEX jobs_undeclared ON scheduler.jobs_active (kind, id) WHERE timeout IS NULL OR queue IS NULL
-  OR priority IS NULL OR max_attempts IS NULL OR max_crashes IS NULL OR retry_base IS NULL;
+CREATE INDEX jobs_undeclared ON scheduler.jobs_active (kind, id)
+  WHERE num_nulls(queue, priority, max_attempts, max_crashes, timeout, retry_base, retry_cap, retry_jitter) > 0;
 -- One unfinished job per (kind, unique_key).
 CREATE UNIQUE INDEX "unique_key is held by an unfinished job of this kind"
   ON scheduler.jobs_active (kind, unique_key) WHERE unique_key IS NOT NULL;
@@ -267,9 +267,21 @@ def upgrade() -> None:
         options["script"](part)
 
 
+# The functions go too: their triggers went with the tables, and an upgrade makes both again.
+DROP_ALL = """
+DROP VIEW IF EXISTS scheduler.queue_depth, scheduler.schedule_lag;
+DROP TABLE scheduler.jobs, scheduler.attempts, scheduler.dependencies, scheduler.idempotency_keys, scheduler.kinds,
+  scheduler.queues, scheduler.workers, scheduler.epoch CASCADE;
+DO $$
+DECLARE f regprocedure;
+BEGIN
+  FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'scheduler'::regnamespace LOOP
+    EXECUTE format('DROP FUNCTION IF EXISTS %s CASCADE', f);
+  END LOOP;
+END $$;
+DROP TYPE scheduler.claimed, scheduler.ending, scheduler.job_status;
+"""
+
+
 def downgrade() -> None:
-    op.execute(
-        "DROP TABLE scheduler.jobs, scheduler.attempts, scheduler.dependencies, scheduler.idempotency_keys CASCADE"
-    )
-    op.execute("DROP TABLE scheduler.kinds, scheduler.queues, scheduler.workers, scheduler.epoch CASCADE")
-    op.execute("DROP TYPE scheduler.claimed, scheduler.ending, scheduler.job_status CASCADE")
+    op.get_context().opts["script"](DROP_ALL)

@@ -12,7 +12,7 @@ BEGIN
   SELECT k.*, q.step INTO kind_row
   FROM scheduler.kinds k LEFT JOIN scheduler.queues q ON q.queue = coalesce(NEW.queue, k.queue) WHERE k.kind = NEW.kind;
   -- Plain rows of a declared kind, nearly all, skip the rules about what they do not set.
-  IF kind_row.seen_at IS NULL OR NEW.queue IS NOT NULL OR NEW.tenant <> '' OR NEW.metadata IS DISTINCT FROM '{}'
+  IF kind_row.seen_at IS NULL OR NEW.run_at IS NOT NULL OR NEW.queue IS NOT NULL OR NEW.tenant <> '' OR NEW.metadata IS DISTINCT FROM '{}'
      OR jsonb_typeof(NEW.payload) IS DISTINCT FROM 'object' OR pg_column_size(NEW.payload) > 2000 OR NEW.depends_on <> '{}'
      OR NEW.status IS DISTINCT FROM 'PENDING' OR NEW.line <> '' OR NEW.unmet + NEW.attempt + NEW.failures + NEW.crashes <> 0
      OR num_nonnulls(NEW.idempotency_key, NEW.unique_key, NEW.rank_at, NEW.fence, NEW.request, NEW.worker_id,
@@ -30,8 +30,9 @@ BEGIN
   NEW.max_attempts := coalesce(NEW.max_attempts, kind_row.max_attempts);
   NEW.max_crashes := coalesce(NEW.max_crashes, kind_row.max_crashes);
   NEW.timeout := coalesce(NEW.timeout, kind_row.timeout);
-  NEW.retry_base := coalesce(NEW.retry_base, kind_row.retry_base);
-  NEW.retry_cap := coalesce(NEW.retry_cap, kind_row.retry_cap);
+  -- Of base and cap the one that is given bends the default of the other; while the kind is undeclared both stay open.
+  NEW.retry_cap := coalesce(NEW.retry_cap, CASE WHEN kind_row.seen_at IS NOT NULL THEN greatest(kind_row.retry_cap, NEW.retry_base) END);
+  NEW.retry_base := coalesce(NEW.retry_base, CASE WHEN kind_row.seen_at IS NOT NULL THEN least(kind_row.retry_base, NEW.retry_cap) END);
   NEW.retry_jitter := coalesce(NEW.retry_jitter, kind_row.retry_jitter);
 
   IF NEW.idempotency_key IS NOT NULL
@@ -73,6 +74,10 @@ BEGIN
     PERFORM scheduler.refuse('kind', name_rule, 'use the kind of a job class');
   ELSIF p_job.queue !~ name_pattern THEN
     PERFORM scheduler.refuse('queue', name_rule, 'leave it out for the queue of the kind');
+  ELSIF NOT (p_job.run_at >= '2000-01-01 00:00+00' AND p_job.run_at < '10000-01-01 00:00+00') THEN
+    PERFORM scheduler.refuse('run_at', 'must lie in the years 2000 to 9999', 'leave it out to run the job now');
+  ELSIF p_job.retry_base > '30 days' OR p_job.retry_cap <= '0' THEN
+    PERFORM scheduler.refuse('retry_base', 'and retry_cap must be over 0 and at most 30 days', 'leave them out for the defaults of the kind');
   ELSIF octet_length(p_job.tenant) > 200 THEN
     PERFORM scheduler.refuse('tenant', 'must be at most 200 bytes', 'use a short identifier');
   ELSIF jsonb_typeof(p_job.payload) IS DISTINCT FROM 'object' THEN

@@ -90,14 +90,15 @@ LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE queues text[];
 BEGIN
   WITH open AS MATERIALIZED (
-    SELECT j.id FROM scheduler.jobs_active j WHERE j.kind = p_kind AND (j.timeout IS NULL OR j.queue IS NULL
-      OR j.priority IS NULL OR j.max_attempts IS NULL OR j.max_crashes IS NULL OR j.retry_base IS NULL)
+    SELECT j.id FROM scheduler.jobs_active j WHERE j.kind = p_kind AND num_nulls(j.queue, j.priority, j.max_attempts,
+      j.max_crashes, j.timeout, j.retry_base, j.retry_cap, j.retry_jitter) > 0
     ORDER BY j.id FOR NO KEY UPDATE),
   filled AS (
     UPDATE scheduler.jobs_active j SET queue = coalesce(j.queue, k.queue), priority = coalesce(j.priority, k.priority),
       max_attempts = coalesce(j.max_attempts, k.max_attempts), max_crashes = coalesce(j.max_crashes, k.max_crashes),
-      timeout = coalesce(j.timeout, k.timeout), retry_base = coalesce(j.retry_base, k.retry_base),
-      retry_cap = greatest(coalesce(j.retry_cap, k.retry_cap), j.retry_base), retry_jitter = coalesce(j.retry_jitter, k.retry_jitter),
+      timeout = coalesce(j.timeout, k.timeout),
+      retry_base = coalesce(j.retry_base, least(k.retry_base, j.retry_cap)),
+      retry_cap = coalesce(j.retry_cap, greatest(k.retry_cap, j.retry_base)), retry_jitter = coalesce(j.retry_jitter, k.retry_jitter),
       rank_at = scheduler.rank(greatest(j.submitted_at, j.run_at), coalesce(j.priority, k.priority),
         (SELECT q.step FROM scheduler.queues q WHERE q.queue = coalesce(j.queue, k.queue)))
     FROM scheduler.kinds k WHERE k.kind = p_kind AND j.id = ANY (ARRAY(SELECT o.id FROM open o)) RETURNING j.queue)

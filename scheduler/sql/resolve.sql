@@ -1,7 +1,7 @@
 -- resolve(parents, limit): let the children of ended jobs take notice. A child whose last parent is met becomes PENDING or
 -- DELAYED; a child whose policy is cancel and one of whose parents did not complete becomes CANCELLED, in the name of the root.
 -- Called in a transaction of its own right after settle, cancel and reap, with the parents they returned; and by a duty with
--- NULL, which takes any edge left over. Returns {"parents": [the next level], "more": n edges left for another call,
+-- NULL, which takes any edge left over. Returns {"parents": [the next level], "more": edges are left for another call,
 -- "busy": [parents whose child is locked by somebody: call again soon]}.
 -- Two parents ending together are no race: each marked its own edge `ended` in its own transaction, and whoever holds the
 -- child applies every ended edge it sees, once, because applying an edge marks it `applied`. Whoever finds the child locked
@@ -69,7 +69,9 @@ BEGIN
 
   SELECT coalesce(array_agg(DISTINCT d.parent), '{}') INTO busy FROM scheduler.dependencies d
   WHERE d.child = ANY (children) AND d.ended AND NOT d.applied AND (p_parents IS NULL OR d.parent = ANY (p_parents));
-  RETURN jsonb_build_object('parents', parents, 'busy', busy, 'more', cardinality(children) >= p_limit);
+  RETURN jsonb_build_object('parents', parents, 'busy', busy, 'more', EXISTS (
+    SELECT FROM scheduler.dependencies d WHERE d.ended AND NOT d.applied AND d.child <> ALL (children)
+      AND (p_parents IS NULL OR d.parent = ANY (p_parents))));
 END $$;
 
 CREATE OR REPLACE FUNCTION scheduler.to_resolve(p_parents bigint[], p_limit int) RETURNS bigint[]

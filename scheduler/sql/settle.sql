@@ -28,7 +28,7 @@ BEGIN
       CASE WHEN s.too_big THEN 'ResultTooLarge' ELSE s.error_type END AS error_type,
       CASE WHEN s.too_big THEN 'the result is over 64 kB: store it elsewhere and return a reference'
         ELSE left(s.error, 16384) END AS error,
-      left(s.traceback, 16384) AS traceback, make_interval(secs => least(greatest(s.delay, 0), 31622400)) AS delay,
+      left(s.traceback, 16384) AS traceback, CASE WHEN s.delay IS NOT NULL THEN make_interval(secs => least(greatest(s.delay, 0), 31622400)) END AS delay,
       NOT s.too_big AND s.retryable IS NOT FALSE AS retryable,
       j.attempt, j.started_at, j.failures, j.max_attempts, j.cancel_requested_at, j.retry_base, j.retry_cap,
       j.retry_jitter, j.queue
@@ -49,8 +49,8 @@ BEGIN
     FROM ruled r WHERE r.outcome <> 'completed' ON CONFLICT DO NOTHING),
   snoozed AS (
     UPDATE scheduler.jobs_active j
-    SET status = 'DELAYED', worker_id = NULL, lease_expires_at = NULL, run_at = scheduler.clock() + r.delay,
-        rank_at = scheduler.rank(scheduler.clock() + r.delay, j.priority,
+    SET status = 'DELAYED', worker_id = NULL, lease_expires_at = NULL, run_at = scheduler.clock() + coalesce(r.delay, '0'),
+        rank_at = scheduler.rank(scheduler.clock() + coalesce(r.delay, '0'), j.priority,
           (SELECT q.step FROM scheduler.queues q WHERE q.queue = j.queue))
     FROM ruled r WHERE j.id = r.id AND r.status = 'DELAYED' AND r.outcome = 'snoozed'),
   retried AS (
@@ -87,7 +87,7 @@ BEGIN
     SELECT s.id FROM jsonb_to_recordset(p_outcomes) AS s(id bigint, fence bigint, outcome text)
     WHERE p_lost @> to_jsonb(s.id)
       AND NOT EXISTS (SELECT FROM scheduler.attempts a WHERE a.job_id = s.id AND a.worker_id = p_worker
-        AND a.attempt = (s.fence & 4294967295)::int AND a.outcome = s.outcome)
+        AND a.attempt = (s.fence & 4294967295)::int AND (a.outcome = s.outcome OR a.error_type = 'ResultTooLarge'))
       AND NOT EXISTS (SELECT FROM scheduler.jobs_finished f
         WHERE f.id = s.id AND f.fence = s.fence AND f.status = 'COMPLETED' AND s.outcome = 'completed'));
 END $$;

@@ -1,0 +1,206 @@
+"""The reaper: a lapsed lease is the worker's loss, whoever is just at it wins, an outage is nobody's crash."""
+
+import asyncio
+from datetime import timedelta
+
+from .steps import (
+    LEASE,
+    attempts,
+    cancel,
+    claim,
+    end,
+    insert,
+    insert_many,
+    outcome,
+    reap,
+    renew,
+    row,
+    settle,
+    start,
+    status,
+    until_waiting,
+)
+
+
+async def test_only_lapsed_leases_are_reaped(db, clock):
+    lapsed = await start(db)
+    await clock.advance(20)
+    alive = await start(db)
+    await clock.advance(10.5)
+
+    answer = await reap(db)
+
+    assert answer == {"reaped": [lapsed["id"]], "parents": []}
+    assert await status(db, alive["id"]) == "RUNNING"
+
+
+async def test_a_lease_lapses_after_its_last_moment(db, clock):
+    job = await start(db)
+    await clock.advance(30)
+    assert (await reap(db))["reaped"] == []
+
+    await clock.advance(0.001)
+    assert (await reap(db))["reaped"] == [job["id"]]
+
+
+async def test_a_reaped_job_waits_in_its_old_place_and_counts_a_crash_not_a_failure(db, clock):
+    job = await start(db)
+    place = (await row(db, job["id"]))["rank_at"]
+    await clock.advance(31)
+
+    await reap(db)
+
+    reaped = await row(db, job["id"])
+    assert (reaped["status"], reaped["crashes"], reaped["failures"]) == ("PENDING", 1, 0)
+    assert (reaped["worker_id"], reaped["lease_expires_at"], reaped["rank_at"]) == (None, None, place)
+    (lost,) = await attempts(db, job["id"])
+    assert (lost["attempt"], lost["outcome"], lost["error_type"]) == (1, "lost", "WorkerLost")
+
+
+async def test_a_job_that_loses_more_workers_than_allowed_fails(db, clock):
+    job_id = await insert(db, max_crashes=2)
+    seen = []
+    for _ in range(3):
+        await claim(db)
+        await clock.advance(31)
+        await reap(db)
+        seen.append(await status(db, job_id))
+
+    failed = await row(db, job_id)
+    assert seen == ["PENDING", "PENDING", "FAILED"]
+    assert (failed["crashes"], failed["failures"]) == (3, 0)
+    assert failed["error"] == "WorkerLost: 3 workers were lost while they ran this job (max_crashes 2)"
+
+
+async def test_a_failed_jobs_children_are_named_to_be_resolved(db, clock):
+    parent = await insert(db, max_crashes=0)
+    await insert(db, depends_on=[parent])
+    await claim(db)
+    await clock.advance(31)
+
+    assert await reap(db) == {"reaped": [parent], "parents": [parent]}
+
+
+async def test_a_lapsed_job_asked_to_cancel_ends_cancelled(db, clock):
+    job = await start(db)
+    await cancel(db, job["id"])
+    await clock.advance(31)
+
+    await reap(db)
+
+    assert await status(db, job["id"]) == "CANCELLED"
+
+
+async def test_nothing_is_reaped_within_one_lease_of_the_servers_start(db, clock):
+    job = await start(db)
+    await db.execute("UPDATE scheduler.epoch SET changed_at = '2000-01-01'")
+    await db.execute("UPDATE scheduler.jobs_active SET lease_expires_at = '2000-01-01'")
+    started = await db.fetchval("SELECT pg_postmaster_start_time()")
+
+    await clock.set(started + LEASE - timedelta(milliseconds=1))
+    assert (await reap(db))["reaped"] == []
+
+    await clock.set(started + LEASE)
+    assert (await reap(db))["reaped"] == [job["id"]]
+
+
+async def test_nothing_is_reaped_within_one_lease_of_a_new_epoch(db, clock):
+    job = await start(db)
+    await clock.advance(31)
+    await db.execute("SELECT scheduler.new_epoch()")
+    await clock.advance(29)
+    assert (await reap(db))["reaped"] == []
+
+    await clock.advance(1)
+    assert (await reap(db))["reaped"] == [job["id"]]
+
+
+async def test_a_renewal_under_way_wins(db, connect, clock):
+    job, worker = await start(db), await connect()
+    await clock.advance(31)
+
+    async with worker.transaction():
+        await renew(worker, [job])
+        assert (await reap(db))["reaped"] == []
+
+    assert (await reap(db))["reaped"] == []
+    assert await status(db, job["id"]) == "RUNNING"
+
+
+async def test_a_settlement_under_way_wins(db, connect, clock):
+    job, worker = await start(db), await connect()
+    await clock.advance(31)
+
+    async with worker.transaction():
+        await end(worker, job)
+        assert (await reap(db))["reaped"] == []
+
+    assert (await reap(db))["reaped"] == []
+    assert await status(db, job["id"]) == "COMPLETED"
+
+
+async def test_a_settlement_behind_a_reap_under_way_is_busy_and_then_lost(db, connect, clock):
+    job, reaper = await start(db), await connect()
+    await clock.advance(31)
+
+    async with reaper.transaction():
+        await reap(reaper)
+        assert (await end(db, job))["busy"] == [job["id"]]
+
+    assert (await end(db, job))["lost"] == [job["id"]]
+
+
+async def test_two_reapers_at_once_count_each_crash_once(db, connect, clock):
+    await insert_many(db, 100)
+    await claim(db, 100)
+    await clock.advance(31)
+    reapers = [await connect() for _ in range(4)]
+
+    answers = await asyncio.gather(*(reap(reaper) for reaper in reapers))
+
+    reaped = [job_id for answer in answers for job_id in answer["reaped"]]
+    assert len(reaped) == len(set(reaped)) == 100
+    assert (
+        await db.fetchval("SELECT count(*) FROM scheduler.jobs_active WHERE crashes = 1 AND status = 'PENDING'") == 100
+    )
+
+
+async def test_a_second_reaper_passes_over_what_the_first_holds(db, connect, clock):
+    job, first = await start(db), await connect()
+    await clock.advance(31)
+
+    async with first.transaction():
+        assert (await reap(first))["reaped"] == [job["id"]]
+        assert (await reap(db))["reaped"] == []
+
+    assert (await row(db, job["id"]))["crashes"] == 1
+
+
+async def test_a_reap_ends_at_its_limit(db, clock):
+    await insert_many(db, 5)
+    await claim(db, 5)
+    await clock.advance(31)
+
+    assert [len((await reap(db, limit=2))["reaped"]) for _ in range(4)] == [2, 2, 1, 0]
+
+
+async def test_a_lapsed_lease_that_nobody_took_can_still_be_renewed_and_settled(db, clock):
+    await insert(db), await insert(db)
+    late, later = await claim(db, 2)
+    await clock.advance(300)
+
+    assert (await renew(db, [late]))["lost"] == []
+    assert (await settle(db, outcome(late), outcome(later)))["lost"] == []
+
+
+async def test_a_cancel_waits_for_a_reap_under_way_and_cancels_what_it_left(db, connect, clock):
+    job, reaper, operator = await start(db), await connect(), await connect()
+    await clock.advance(31)
+
+    async with reaper.transaction():
+        await reap(reaper)
+        cancelling = asyncio.create_task(cancel(operator, job["id"]))
+        await until_waiting(db, operator)
+
+    assert (await cancelling)["cancelled"] == [job["id"]]
+    assert await status(db, job["id"]) == "CANCELLED"
