@@ -21,7 +21,7 @@ from scheduler.errors import DatabaseUnavailable, InvalidJob, JobNotFound, Sched
 from scheduler.job import queue_declaration, to_declaration
 from scheduler.payload import encode_json, encode_payload
 from scheduler.settings import dsn_from
-from scheduler.store import Cancelled, Declared, Store, open_pool
+from scheduler.store import Store, open_pool
 from scheduler.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
+    from scheduler.answers import Cancelled, Declared
     from scheduler.job import Job, Queue
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")

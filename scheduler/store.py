@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import asyncpg
 import msgspec
 
+from scheduler.answers import Cancelled, Declared, Missed, Promoted, Reaped, Resolved
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, SchemaMismatch
 from scheduler.schema import SUPPORTED
 
@@ -26,47 +27,6 @@ T = TypeVar("T")
 
 TRIES = 4  # of a call that met a deadlock or a serialization failure
 CALL_TIMEOUT = 30.0  # seconds
-
-
-class Missed(msgspec.Struct):
-    """What a worker's verb did not get hold of, and whose children to resolve. `cancel` comes from renew alone."""
-
-    lost: list[int] = []
-    busy: list[int] = []
-    parents: list[int] = []
-    cancel: list[int] = []
-
-
-class Reaped(msgspec.Struct):
-    reaped: list[int]
-    parents: list[int]
-
-
-class Promoted(msgspec.Struct):
-    promoted: int
-    queues: list[str]
-    next_in: float | None
-
-
-class Resolved(msgspec.Struct):
-    parents: list[int]
-    busy: list[int]
-    more: bool
-
-
-class Cancelled(msgspec.Struct):
-    """What cancel did with each id: ended it, asked its worker, found it ended, or did not find it."""
-
-    cancelled: list[int]
-    requested: list[int]
-    ended: list[int]
-    missing: list[int]
-    parents: list[int]
-
-
-class Declared(msgspec.Struct):
-    changed: list[str]
-    superseded: list[str]
 
 
 class Caller(Protocol):

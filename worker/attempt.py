@@ -68,6 +68,15 @@ class Attempt:
         self.handle: Any = None  # what the executor stops it by
 
 
+class Leases(dict[int, Attempt]):
+    """The attempts whose leases are to be renewed, by job: those that run, and those not yet settled."""
+
+    def forget(self, attempt: Attempt) -> None:
+        """Renew the attempt no more; a newer attempt of the same job, claimed meanwhile, stays."""
+        if self.get(attempt.id) is attempt:
+            del self[attempt.id]
+
+
 def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - whatever the handler returned
     """Describe the return of a handler; a result that cannot be stored fails the attempt for good."""
     if value is None:

@@ -80,7 +80,7 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
 
 
 def _end(code: int) -> None:
-    """End the process now: a handler that swallows its cancellation, or a thread in a C call, would keep it for ever."""
+    """End the process now: a handler that swallows its cancellation, or a thread in C, would keep it for ever."""
     sys.stdout.flush()
     sys.stderr.flush()
     logging.shutdown()

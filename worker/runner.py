@@ -21,13 +21,11 @@ from uuid import uuid4
 import msgspec
 
 from scheduler import embedded
-from scheduler.context import Context
-from scheduler.errors import ConfigurationError, InvalidJob, SchedulerError
+from scheduler.errors import ConfigurationError, SchedulerError
 from scheduler.job import KINDS, QUEUES, queue_declaration, to_declaration
-from scheduler.payload import decode_payload
 from scheduler.settings import WorkerSettings, dsn_from
 from scheduler.store import Store, open_pool
-from worker.attempt import Attempt, Settlement, decided, failure, now
+from worker.attempt import Leases, now
 from worker.claimer import Claimer, Doze
 from worker.duties import Promoter, Reaper, Resolver
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
@@ -35,6 +33,7 @@ from worker.keeper import Keeper
 from worker.listener import Listener
 from worker.loops import Loop
 from worker.processes import ProcessExecutor
+from worker.running import Running
 from worker.settler import Settler
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 CONNECTIONS = 4  # claim, settle, and two for duties; the keeper and the listener have their own
-DEADLINE_TICK = 0.1  # seconds; the longest that a timeout is noticed late
 STOP_PATIENCE = 5.0  # seconds from telling handlers to stop to giving their jobs back without them
 
 
@@ -78,9 +76,6 @@ class Worker:
             sorted({"default", *(kind.options.queue or "default" for kind in self._kinds.values())})
         )
         self._held: embedded.Held | None = None
-        self._attempts: dict[int, Attempt] = {}  # all whose leases are to be renewed: running, and not yet settled
-        self._open = 0
-        self._all_ended = asyncio.Event()
         self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
         self._pool: asyncpg.Pool[Any] | None = None
@@ -113,7 +108,6 @@ class Worker:
         self._keeper.start()
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
         self._listening = asyncio.create_task(self._listener.run(), name="listener")
-        self._watch_deadlines()
         log.info("worker %s runs %d kinds from %s", self.id, len(self._kinds), ", ".join(self._queues))
         return self
 
@@ -121,12 +115,14 @@ class Worker:
         settings = self.settings
         self._resolver = Resolver(self._store, self._poke_claims)
         self._resolving = Loop("resolve", self._resolver.resolve)
-        self._settler = Settler(self._store, self.id, self._resolve, self._forget)
+        leases = Leases()
+        self._settler = Settler(self._store, self.id, self._resolve, leases)
         self._settling = Loop("settle", self._settler.settle)
+        self._running = Running(self._name, self._kinds, leases, self._settler, self._settling.poke)
         self._promoting = Loop("promote", Promoter(self._store, settings.poll, self._poke_claims).promote)
         reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
         self._keeper = Keeper(
-            dsn, self.id, settings.lease, settings.heartbeat, self._attempts, self._lost, self._cancel
+            dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel
         )
         self._channel = f"scheduler_{self._name}"
         self._listener = Listener(self._listen_dsn or dsn, self._channel, self._noticed)
@@ -141,9 +137,9 @@ class Worker:
         for name, kind in self._kinds.items():
             by_executor[kind.options.executor].append(name)
         makers: list[tuple[str, int, Callable[[int], Executor]]] = [
-            ("async", self.settings.async_slots, lambda total: AsyncExecutor(total, self._ended)),
-            ("thread", self.settings.threads, lambda total: ThreadExecutor(total, self._ended)),
-            ("process", self.settings.processes, lambda total: ProcessExecutor(total, self._ended, modules)),
+            ("async", self.settings.async_slots, lambda total: AsyncExecutor(total, self._running.ended)),
+            ("thread", self.settings.threads, lambda total: ThreadExecutor(total, self._running.ended)),
+            ("process", self.settings.processes, lambda total: ProcessExecutor(total, self._running.ended, modules)),
         ]
         for name, total, make in makers:
             if total and by_executor[name]:
@@ -163,7 +159,7 @@ class Worker:
 
     def _claimer(self, executor: Executor, kinds: list[str]) -> Claimer:
         return Claimer(
-            self._store, self.id, executor, self._queues, kinds, self.settings.lease, self._doze, self._begin,
+            self._store, self.id, executor, self._queues, kinds, self.settings.lease, self._doze, self._running.begin,
             self._settler.__len__,
         )  # fmt: skip
 
@@ -189,77 +185,6 @@ class Worker:
             "draining": draining,
         }
         await self._store.register(self.id, msgspec.json.encode(facts).decode())
-
-    # Attempts.
-
-    def _begin(self, executor: Executor, row: asyncpg.Record, sent: float) -> None:
-        """Start one claimed row; whatever is wrong with it ends that job and no other."""
-        attempt = Attempt(_context(row, self._name), executor, sent)
-        self._attempts[attempt.id] = attempt
-        self._open += 1
-        self._all_ended.clear()
-        try:
-            if executor.name == "process":
-                attempt.handle = row["payload"]  # decoded in the child
-            else:
-                attempt.job = decode_payload(self._kinds[attempt.context.kind], row["payload"])
-        except InvalidJob as error:
-            self._ended(attempt, failure(attempt, "InvalidPayload", str(error), retryable=False))
-        else:
-            executor.start(attempt)
-
-    def _ended(self, attempt: Attempt, settlement: Settlement) -> None:
-        """Take note of how an attempt ended; called again for one that had been given up, it does nothing."""
-        if not attempt.open:
-            return
-        attempt.open = False
-        self._open -= 1
-        if not self._open:
-            self._all_ended.set()
-        if attempt.verdict == "lost":
-            self._forget(attempt)
-            return
-        if attempt.verdict == "released":
-            self._settler.release(attempt)
-        elif attempt.verdict is None:
-            self._settler.add(attempt, settlement)
-        else:
-            done = attempt.verdict == "cancelled" and settlement.outcome == "completed"
-            self._settler.add(attempt, settlement if done else decided(attempt))
-        self._settling.poke()
-
-    def _forget(self, attempt: Attempt) -> None:
-        if self._attempts.get(attempt.id) is attempt:  # a newer attempt of the same job may be here already
-            del self._attempts[attempt.id]
-
-    def _stop_attempt(self, attempt: Attempt, verdict: Any) -> None:  # noqa: ANN401 - a Verdict
-        if attempt.open and attempt.verdict not in {"lost", verdict}:
-            told = attempt.verdict is not None
-            attempt.verdict = verdict
-            if not told:
-                attempt.executor.stop(attempt)
-
-    def _lost(self, attempts: list[Attempt]) -> None:
-        for attempt in attempts:
-            if attempt.open:
-                log.warning("job %s: its lease is lost, attempt %s is stopped", attempt.id, attempt.context.attempt)
-                self._stop_attempt(attempt, "lost")
-
-    def _cancel(self, attempts: list[Attempt]) -> None:
-        for attempt in attempts:
-            self._stop_attempt(attempt, "cancelled")
-
-    def _watch_deadlines(self) -> None:
-        moment = now()
-        for attempt in [a for a in self._attempts.values() if a.deadline <= moment]:
-            if attempt.verdict is None:
-                self._stop_attempt(attempt, "timed_out")
-        soonest = min(
-            (a.deadline for a in self._attempts.values() if a.open and a.verdict is None),
-            default=moment + DEADLINE_TICK,
-        )
-        pause = min(max(soonest - moment, 0.001), DEADLINE_TICK)
-        self._deadline_watch = asyncio.get_running_loop().call_later(pause, self._watch_deadlines)
 
     # Pokes.
 
@@ -293,7 +218,7 @@ class Worker:
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
         if cancel_running:
-            self._release_running()
+            self._running.release_all()
         return await asyncio.shield(self._stopping)
 
     async def _stop(self) -> int:
@@ -302,39 +227,20 @@ class Worker:
             loop.stop()
         await asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim"))
         await self._mark_draining()
-        drained = await self._wait_for_attempts(self.settings.grace.total_seconds())
+        drained = await self._running.wait(self.settings.grace.total_seconds())
         if not drained:
-            self._release_running()
-            if not await self._wait_for_attempts(STOP_PATIENCE):
-                self._give_up()
-        released = any(a.verdict == "released" for a in self._attempts.values())
+            self._running.release_all()
+            if not await self._running.wait(STOP_PATIENCE):
+                self._running.give_up()
         await self._flush()
         await self._close()
-        return 6 if released or not drained else 0
+        return 6 if self._running.gave_back else 0
 
     async def _mark_draining(self) -> None:
         try:
             await self._register(draining=True)
         except SchedulerError as error:
             log.warning("the database does not know that this worker stops: %s", error)
-
-    async def _wait_for_attempts(self, seconds: float) -> bool:
-        if self._open:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._all_ended.wait()
-            except TimeoutError:
-                pass
-        return not self._open
-
-    def _release_running(self) -> None:
-        for attempt in list(self._attempts.values()):
-            self._stop_attempt(attempt, "released")
-
-    def _give_up(self) -> None:
-        """Give back the jobs of handlers that do not stop; the process will end, and they with it."""
-        for attempt in [a for a in self._attempts.values() if a.open]:
-            self._ended(attempt, decided(attempt))
 
     async def _flush(self) -> None:
         """Wait until the outbox is empty, for at most as long as a lease: then it is somebody else's."""
@@ -344,7 +250,7 @@ class Worker:
             await asyncio.sleep(0.01)
 
     async def _close(self) -> None:
-        self._deadline_watch.cancel()
+        self._running.close()
         for loop in self._loops:
             loop.stop()
         await asyncio.gather(*self._tasks)
@@ -390,19 +296,3 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop(cancel_running=error is not None)
-
-
-def _context(row: asyncpg.Record, worker: str) -> Context:
-    return Context(
-        job_id=row["id"],
-        kind=row["kind"],
-        queue=row["queue"],
-        tenant=row["tenant"],
-        attempt=row["attempt"],
-        failures=row["failures"],
-        fence=row["fence"],
-        timeout=row["timeout"],
-        idempotency_key=row["idempotency_key"],
-        metadata=row["metadata"] or "{}",
-        worker_id=worker,
-    )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from scheduler.store import Missed, Store
-    from worker.attempt import Attempt, Settlement
+    from worker.attempt import Attempt, Leases, Settlement
 
 log = logging.getLogger("scheduler.worker")
 
@@ -27,16 +27,14 @@ BUSY_AGAIN = 0.02  # seconds until an outcome whose row was locked is sent again
 class Settler:
     """The outbox of a worker. An outcome stays in it until the database has answered for it, whatever fails.
 
-    `resolve` gets the parents whose children must take notice, `forget` each attempt that is no longer ours to renew.
+    `resolve` gets the parents whose children must take notice.
     """
 
-    def __init__(
-        self, store: Store, worker: UUID, resolve: Callable[[list[int]], None], forget: Callable[[Attempt], None]
-    ) -> None:
+    def __init__(self, store: Store, worker: UUID, resolve: Callable[[list[int]], None], leases: Leases) -> None:
         self._store = store
         self._worker = worker
         self._resolve = resolve
-        self._forget = forget
+        self._leases = leases
         self._outbox: list[tuple[Attempt, Settlement]] = []
         self._releases: list[Attempt] = []
         self._alone = 0  # outcomes still to be sent one by one
@@ -100,7 +98,7 @@ class Settler:
         busy = set(answer.busy)
         for attempt in group:
             if attempt.id not in busy:
-                self._forget(attempt)
+                self._leases.forget(attempt)
         for job_id in answer.lost:
             log.warning("the outcome of job %s was refused: its lease had been lost", job_id)
         self._resolve(answer.parents)

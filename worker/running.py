@@ -1,0 +1,143 @@
+"""The attempts of this process: begun from claimed rows, ended once, stopped by verdicts.
+
+Owned by the event loop of the worker. Whatever is wrong with one row ends that job and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from scheduler.context import Context
+from scheduler.errors import InvalidJob
+from scheduler.payload import decode_payload
+from worker.attempt import Attempt, Leases, Settlement, Verdict, decided, failure, now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import asyncpg
+
+    from scheduler.job import Job
+    from worker.executors import Executor
+    from worker.settler import Settler
+
+log = logging.getLogger("scheduler.worker")
+
+DEADLINE_TICK = 0.1  # seconds; the longest that a timeout is noticed late
+
+
+class Running:
+    """Begins and ends attempts; how each ended goes to the `outbox`, and `send` is called."""
+
+    def __init__(
+        self, worker: str, kinds: Mapping[str, type[Job]], leases: Leases, outbox: Settler, send: Callable[[], None]
+    ) -> None:
+        self._worker = worker
+        self._kinds = kinds
+        self._leases = leases
+        self._outbox = outbox
+        self._send = send
+        self._open = 0
+        self._all_ended = asyncio.Event()
+        self.gave_back = False
+        self._watch = asyncio.get_running_loop().call_soon(self._watch_deadlines)
+
+    def begin(self, executor: Executor, row: asyncpg.Record, sent: float) -> None:
+        """Start one claimed row."""
+        attempt = Attempt(self._context(row), executor, sent)
+        self._leases[attempt.id] = attempt
+        self._open += 1
+        self._all_ended.clear()
+        try:
+            if executor.name == "process":
+                attempt.handle = row["payload"]  # decoded in the child
+            else:
+                attempt.job = decode_payload(self._kinds[attempt.context.kind], row["payload"])
+        except InvalidJob as error:
+            self.ended(attempt, failure(attempt, "InvalidPayload", str(error), retryable=False))
+        else:
+            executor.start(attempt)
+
+    def _context(self, row: asyncpg.Record) -> Context:
+        return Context(
+            job_id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], attempt=row["attempt"],
+            failures=row["failures"], fence=row["fence"], timeout=row["timeout"],
+            idempotency_key=row["idempotency_key"], metadata=row["metadata"] or "{}", worker_id=self._worker,
+        )  # fmt: skip
+
+    def ended(self, attempt: Attempt, settlement: Settlement) -> None:
+        """Take note of how an attempt ended; called again for one that had been given up, it does nothing."""
+        if not attempt.open:
+            return
+        attempt.open = False
+        self._open -= 1
+        if not self._open:
+            self._all_ended.set()
+        if attempt.verdict is None:
+            self._outbox.add(attempt, settlement)
+        elif attempt.verdict == "lost":
+            self._leases.forget(attempt)
+        elif attempt.verdict == "released":
+            self.gave_back = True
+            self._outbox.release(attempt)
+        else:  # a handler that completed while it was being cancelled did complete; past its timeout nothing counts
+            done = attempt.verdict == "cancelled" and settlement.outcome == "completed"
+            self._outbox.add(attempt, settlement if done else decided(attempt))
+        self._send()
+
+    def stop(self, attempt: Attempt, verdict: Verdict) -> None:
+        """Stop an attempt; the first verdict decides, but a lost lease outweighs all."""
+        if not attempt.open or attempt.verdict == "lost":
+            return
+        first = attempt.verdict is None
+        if first or verdict in {"lost", "released"}:
+            attempt.verdict = verdict
+        if first:
+            attempt.executor.stop(attempt)
+
+    def lost(self, attempts: list[Attempt]) -> None:
+        """Stop attempts whose lease is gone, without a word to the database."""
+        for attempt in attempts:
+            if attempt.open and attempt.verdict != "lost":
+                log.warning("job %s: its lease is lost, attempt %s is stopped", attempt.id, attempt.context.attempt)
+                self.stop(attempt, "lost")
+
+    def cancel(self, attempts: list[Attempt]) -> None:
+        """Stop attempts that somebody cancelled."""
+        for attempt in attempts:
+            self.stop(attempt, "cancelled")
+
+    def release_all(self) -> None:
+        """Stop everything, to give it back."""
+        for attempt in list(self._leases.values()):
+            self.stop(attempt, "released")
+
+    def give_up(self) -> None:
+        """Give back the jobs of handlers that do not stop: the process is about to end, and they with it."""
+        for attempt in [a for a in self._leases.values() if a.open]:
+            self.ended(attempt, decided(attempt))
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until no attempt is open, for `seconds` at most; return whether none is."""
+        if self._open:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._all_ended.wait()
+            except TimeoutError:
+                pass
+        return not self._open
+
+    def _watch_deadlines(self) -> None:
+        moment = now()
+        undecided = [a for a in self._leases.values() if a.open and a.verdict is None]
+        for attempt in undecided:
+            if attempt.deadline <= moment:
+                self.stop(attempt, "timed_out")
+        soonest = min((a.deadline for a in undecided if a.deadline > moment), default=moment + DEADLINE_TICK)
+        pause = min(max(soonest - moment, 0.001), DEADLINE_TICK)
+        self._watch = asyncio.get_running_loop().call_later(pause, self._watch_deadlines)
+
+    def close(self) -> None:
+        self._watch.cancel()
