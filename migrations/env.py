@@ -46,10 +46,15 @@ def prepare(connection: Connection) -> bool:
                 text(f"""DO $$ BEGIN CREATE ROLE {role} NOLOGIN;
                 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$""")
             )
-        connection.execute(text("GRANT scheduler_owner TO CURRENT_USER"))
-    roles = wanted <= existing | (wanted if may_create else set()) and connection.execute(
-        text("SELECT pg_has_role(current_user, 'scheduler_owner', 'MEMBER')")
-    ).scalar_one()
+        # Whoever made the role decides who may be it; being refused here is found out below.
+        connection.execute(
+            text("""DO $$ BEGIN GRANT scheduler_owner TO CURRENT_USER;
+            EXCEPTION WHEN insufficient_privilege THEN NULL; END $$""")
+        )
+    roles = (
+        wanted <= existing | (wanted if may_create else set())
+        and connection.execute(text("SELECT pg_has_role(current_user, 'scheduler_owner', 'MEMBER')")).scalar_one()
+    )
     if connection.execute(text("SELECT to_regnamespace('scheduler') IS NULL")).scalar_one():
         connection.execute(text("CREATE SCHEMA scheduler" + (" AUTHORIZATION scheduler_owner" if roles else "")))
     if roles:

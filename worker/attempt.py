@@ -47,7 +47,8 @@ class Attempt:
     """A claimed job. Owned by the event loop of the worker; only the keeper's thread reads it besides.
 
     `leased_at` is when the claim or the newest renewal was sent: a lease counts from there. `deadline` is the job's
-    own timeout. `verdict` is set when the worker decided the end; then it outweighs what the handler returns.
+    own timeout, from its start here. `verdict` is set when the worker decided the end; then it outweighs what the
+    handler returns.
     """
 
     __slots__ = (
@@ -61,7 +62,7 @@ class Attempt:
         self.id = context.job_id
         self.fence = context.fence
         self.leased_at = leased_at
-        self.deadline = leased_at + context.timeout
+        self.deadline = now() + context.timeout
         self.verdict: Verdict | None = None
         self.begun = False
         self.open = True  # until its outcome is known

@@ -27,49 +27,47 @@ if TYPE_CHECKING:
 
 _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 16
 _BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys.path[:] = {theirs!r}; main()"
-IMPORT_TIME = 60.0  # seconds
 
 
 class Child:
     """One child process and the stream to it. Made by `spawn`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: int, ours: socket.socket) -> None:
         self.process = process
         self._lifeline = lifeline
+        self._socket = ours
         self._killed = False
         self.reader: asyncio.StreamReader
-        self.writer: asyncio.StreamWriter
+        self.writer: asyncio.StreamWriter | None = None  # until it is ready
 
     @classmethod
-    async def spawn(cls, modules: Sequence[str]) -> Child:
-        """Start a child that has imported `modules`. Raises ChildProcessError with the reason when it could not."""
+    def spawn(cls, modules: Sequence[str]) -> Child:
+        """Start a child that imports `modules`; await `ready` before giving it a job."""
         ours, theirs = socket.socketpair()
         reading, lifeline = os.pipe()
         arguments = [str(theirs.fileno()), str(reading), str(os.getpid()), *modules]
-        process = subprocess.Popen(  # noqa: ASYNC220, S603 - a few ms, and the kernel ties the child to this thread
+        process = subprocess.Popen(  # noqa: S603 - a few ms, and the kernel ties the child to this thread
             [sys.executable, "-P", "-c", _boot(), *arguments],
             pass_fds=(theirs.fileno(), reading),
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
         os.close(reading)
-        child = cls(process, lifeline)
-        child.reader, child.writer = await asyncio.open_connection(sock=ours)
-        try:
-            async with asyncio.timeout(IMPORT_TIME):
-                hello = await child._receive()
-            error = "it ended at once" if hello is None else msgspec.json.decode(hello, type=Hello).error
-        except TimeoutError:
-            error = f"its modules were not imported within {IMPORT_TIME:g} s"
+        return cls(process, lifeline, ours)
+
+    async def ready(self) -> None:
+        """Wait until the child has imported its modules. Raises ChildProcessError with the reason when it cannot."""
+        self.reader, self.writer = await asyncio.open_connection(sock=self._socket)
+        hello = await self._receive()
+        error = "it ended at once" if hello is None else msgspec.json.decode(hello, type=Hello).error
         if error is not None:
-            await child.close()
             raise ChildProcessError(error)
-        return child
 
     async def run(self, attempt: Attempt) -> Settlement:
         """Run one attempt in the child; when the child dies of it, say how. The child must be idle."""
         order = Order(attempt.context.to_wire(), attempt.handle)
         message = msgspec.json.encode(order)
+        assert self.writer is not None
         with contextlib.suppress(ConnectionError):
             self.writer.write(len(message).to_bytes(LENGTH, "big") + message)
             await self.writer.drain()
@@ -108,6 +106,9 @@ class Child:
         self.kill()
         await asyncio.to_thread(self.process.wait)
         os.close(self._lifeline)
+        if self.writer is None:
+            self._socket.close()
+            return
         self.writer.close()
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
@@ -129,47 +130,47 @@ class ProcessExecutor:
         self._ended = ended
         self._modules = modules
         self._idle: list[Child] = []
-        self._running: dict[int, tuple[asyncio.Task[None], Child | None]] = {}
+        self._running: dict[int, Child] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, attempt: Attempt) -> None:
         self.slots.take()
         task = asyncio.get_running_loop().create_task(self._run(attempt))
-        self._running[id(attempt)] = task, None
+        self._tasks.add(task)  # the loop itself holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
 
     async def _run(self, attempt: Attempt) -> None:
-        child: Child | None = None
+        child = await self._idle_child()
         try:
-            child = await self._child()
-            self._running[id(attempt)] = self._running[id(attempt)][0], child
-            attempt.begun = True
+            if child is None:
+                child = Child.spawn(self._modules)
+                self._running[id(attempt)] = child  # before it is ready: the timeout counts from here
+                await child.ready()
+            self._running[id(attempt)] = child
             settlement = decided(attempt) if attempt.verdict else await child.run(attempt)
-        except ChildProcessError as error:
-            settlement = failure(attempt, "ChildNotStarted", f"the child process cannot start: {error}")
-        except Exception as error:  # noqa: BLE001 - what a handler wrote into our pipe, say: its job fails, no other
-            settlement = failure(attempt, "ChildFailed", f"the child process cannot be understood: {error}")
+        except Exception as error:  # noqa: BLE001 - no child, or what a handler wrote into our pipe: its job fails, no other
+            settlement = failure(attempt, "ChildNotUsable", f"the child process cannot be used: {error}")
             if child is not None:
                 child.kill()
-        finally:
-            del self._running[id(attempt)]
-            self.slots.give()
+        self._running.pop(id(attempt), None)
         if child is not None and child.alive:
             self._idle.append(child)
         elif child is not None:
             await child.close()
+        self.slots.give()
         self._ended(attempt, settlement)
 
-    async def _child(self) -> Child:
+    async def _idle_child(self) -> Child | None:
         while self._idle:
             child = self._idle.pop()
             if child.alive:
                 return child
             await child.close()
-        return await Child.spawn(self._modules)
+        return None
 
     def stop(self, attempt: Attempt) -> None:
-        entry = self._running.get(id(attempt))
-        if entry is not None and entry[1] is not None:
-            entry[1].kill()
+        if (child := self._running.get(id(attempt))) is not None:
+            child.kill()
 
     async def close(self) -> None:
         for child in self._idle:

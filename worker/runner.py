@@ -115,11 +115,11 @@ class Worker:
         settings = self.settings
         self._resolver = Resolver(self._store, self._poke_claims)
         self._resolving = Loop("resolve", self._resolver.resolve)
+        self._promoting = Loop("promote", Promoter(self._store, settings.poll, self._poke_claims).promote)
         leases = Leases()
-        self._settler = Settler(self._store, self.id, self._resolve, leases)
+        self._settler = Settler(self._store, self.id, leases, self._resolve, self._promoting.poke)
         self._settling = Loop("settle", self._settler.settle)
         self._running = Running(self._name, self._kinds, leases, self._settler, self._settling.poke)
-        self._promoting = Loop("promote", Promoter(self._store, settings.poll, self._poke_claims).promote)
         reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
         self._keeper = Keeper(
             dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from scheduler.store import Missed, Store
+    from scheduler.answers import Missed
+    from scheduler.store import Store
     from worker.attempt import Attempt, Leases, Settlement
 
 log = logging.getLogger("scheduler.worker")
@@ -27,13 +28,21 @@ BUSY_AGAIN = 0.02  # seconds until an outcome whose row was locked is sent again
 class Settler:
     """The outbox of a worker. An outcome stays in it until the database has answered for it, whatever fails.
 
-    `resolve` gets the parents whose children must take notice.
+    `resolve` gets the parents whose children must take notice; `delayed` is called when jobs may have got a due time.
     """
 
-    def __init__(self, store: Store, worker: UUID, resolve: Callable[[list[int]], None], leases: Leases) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: UUID,
+        leases: Leases,
+        resolve: Callable[[list[int]], None],
+        delayed: Callable[[], None],
+    ) -> None:
         self._store = store
         self._worker = worker
         self._resolve = resolve
+        self._delayed = delayed
         self._leases = leases
         self._outbox: list[tuple[Attempt, Settlement]] = []
         self._releases: list[Attempt] = []
@@ -72,6 +81,8 @@ class Settler:
             raise
         self._alone = max(self._alone - 1, 0)
         busy = self._answered([attempt for attempt, _ in group], answer)
+        if any(settlement.outcome != "completed" for _, settlement in group):
+            self._delayed()  # a retry or a snooze has a due time that only the database knows
         self._outbox += [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
         return len(busy)
 

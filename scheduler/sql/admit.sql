@@ -15,7 +15,7 @@ BEGIN
   IF kind_row.seen_at IS NULL OR NEW.run_at IS NOT NULL OR NEW.queue IS NOT NULL OR NEW.tenant <> '' OR NEW.metadata IS DISTINCT FROM '{}'
      OR jsonb_typeof(NEW.payload) IS DISTINCT FROM 'object' OR pg_column_size(NEW.payload) > 2000 OR NEW.depends_on <> '{}'
      OR NEW.status IS DISTINCT FROM 'PENDING' OR NEW.line <> '' OR NEW.unmet + NEW.attempt + NEW.failures + NEW.crashes <> 0
-     OR num_nonnulls(NEW.idempotency_key, NEW.unique_key, NEW.rank_at, NEW.fence, NEW.request, NEW.worker_id,
+     OR num_nonnulls(NEW.retry_base, NEW.retry_cap, NEW.idempotency_key, NEW.unique_key, NEW.rank_at, NEW.fence, NEW.request, NEW.worker_id,
        NEW.lease_expires_at, NEW.started_at, NEW.cancel_requested_at, NEW.cancelled_by, NEW.finished_at, NEW.result,
        NEW.error) > 0 THEN
     PERFORM scheduler.check_submitted(NEW);
@@ -90,7 +90,8 @@ BEGIN
     PERFORM scheduler.refuse('idempotency_key', 'must be at most 500 bytes', 'hash a long key');
   ELSIF octet_length(p_job.unique_key) > 500 THEN
     PERFORM scheduler.refuse('unique_key', 'must be at most 500 bytes', 'hash a long key');
-  ELSIF p_job.depends_on IS NULL OR array_position(p_job.depends_on, NULL) IS NOT NULL OR array_ndims(p_job.depends_on) > 1 THEN
+  ELSIF p_job.depends_on IS NULL OR array_ndims(p_job.depends_on) > 1
+        OR EXISTS (SELECT FROM unnest(p_job.depends_on) AS p WHERE p IS NULL) THEN
     PERFORM scheduler.refuse('depends_on', 'must be a flat array of job ids', 'leave NULL out');
   ELSIF p_job.id = ANY (p_job.depends_on) THEN
     PERFORM scheduler.refuse('depends_on', 'must not contain the job itself', 'name jobs that were submitted before');

@@ -1,7 +1,7 @@
 """Bad input: one clear error that names the column and the rule; nothing is inserted; good rows are not harmed."""
 
 import json
-import math
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -64,7 +64,7 @@ BAD = {
     "timeout negative": ("timeout", "'-1 s'", "timeout must be over 0 and at most 30 days"),
     "timeout 31 days": ("timeout", "'31 days'", "timeout must be over 0 and at most 30 days"),
     "retry_base 0": ("retry_base", "'0'", "retry_base must be over 0 and at most retry_cap"),
-    "retry_base over the cap": ("retry_base", "'2 hours'", "retry_base must be over 0 and at most retry_cap"),
+    "retry_base 31 days": ("retry_base", "'31 days'", "retry_base and retry_cap must be over 0 and at most 30 days"),
     "retry_cap 31 days": ("retry_cap", "'31 days'", "retry_cap must be at most 30 days"),
 }
 NAMELESS = {
@@ -177,7 +177,7 @@ async def test_nothing_set_by_the_kind_overrules_the_row(db):
     assert (job["queue"], job["priority"], job["max_attempts"], job["max_crashes"]) == ("mine", -5, 1, 0)
 
 
-@pytest.mark.parametrize("option", ["satus", "payload", "id", "status"])
+@pytest.mark.parametrize("option", ["satus", "id", "status"])
 async def test_submit_refuses_an_option_that_does_not_exist(db, option):
     with pytest.raises(asyncpg.CheckViolationError, match=f"{option} is no option of submit"):
         await submit(db, "k", {}, **{option: 1})
@@ -196,7 +196,24 @@ async def test_submit_writes_what_an_insert_would(db, clock):
     assert (job["queue"], job["priority"], job["tenant"], job["status"]) == ("q", 2, "t", "BLOCKED")
     assert (job["run_at"] - await clock.now()).total_seconds() == 90
     assert (job["payload"], job["metadata"], job["unique_key"]) == ('{"a": 1}', '{"m": 1}', "u")
-    assert math.isclose(job["timeout"].total_seconds(), 5)
+    assert job["timeout"] == timedelta(seconds=5)
+
+
+async def test_of_base_and_cap_the_one_given_bends_the_default_of_the_other(db):
+    hours = await row(db, await insert(db, retry_base=timedelta(hours=2)))
+    half = await row(db, await insert(db, retry_cap=timedelta(seconds=0.5)))
+
+    assert (hours["retry_base"], hours["retry_cap"]) == (timedelta(hours=2), timedelta(hours=2))
+    assert (half["retry_base"], half["retry_cap"]) == (timedelta(seconds=0.5), timedelta(seconds=0.5))
+
+
+@pytest.mark.parametrize("kind", ["k", "undeclared"])
+async def test_a_base_over_its_cap_is_refused(db, kind):
+    error = await refused(
+        db, f"INSERT INTO scheduler.jobs (kind, retry_base, retry_cap) VALUES ('{kind}', '2 s', '1 s')"
+    )
+
+    assert error.constraint_name == "retry_base must be over 0 and at most retry_cap"
 
 
 async def test_a_thousand_rows_go_in_with_one_statement(db):
