@@ -14,6 +14,7 @@ import re
 from functools import partial
 from importlib.resources import files
 
+import asyncpg
 from alembic import context
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
@@ -136,8 +137,9 @@ async def run(creator: object) -> None:
         async with engine.connect() as connection:
             try:
                 return await connection.run_sync(migrate)
-            except DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE or tried == TRIES:
+            except (DBAPIError, asyncpg.PostgresError) as error:  # the latter from script()
+                state = getattr(getattr(error, "orig", error), "sqlstate", None)
+                if state != LOCK_NOT_AVAILABLE or tried == TRIES:
                     raise
         await asyncio.sleep(0.2)
     return None

@@ -264,7 +264,7 @@ GRANT SELECT ON scheduler.attempts, scheduler.dependencies, scheduler.kinds, sch
 
 def upgrade() -> None:
     options = op.get_context().opts
-    for part in (TYPES, JOBS, AROUND, COMMENTS, GRANTS if options["roles"] else ""):
+    for part in (TYPES, JOBS, AROUND, COMMENTS, *([GRANTS] if options["roles"] else [])):
         options["script"](part)
 
 
