@@ -1,9 +1,11 @@
 """The tables of the scheduler.
 
 `jobs` is partitioned by status: every claim and renewal touches only `jobs_active`, which stays as small as the
-work in hand; what ended is moved to `jobs_finished` and never slows a claim. A CHECK is named by the rule it holds,
-so that a refused row says in plain words what to change. Rules that would read the payload again at every claim
-live in the trigger `admit` instead.
+work in hand; what ended is moved to `jobs_finished` and never slows a claim.
+
+A CHECK is named by the rule it holds. On jobs they hold only what the verbs themselves could break: a CHECK is evaluated
+again at every claim and settlement, and the rules for submitters, twelve of them, cost 10 of 90 us a job and 70 of 370 us a
+single insert there. So those live in the trigger `admit`, which every insert passes.
 """
 
 from alembic import op
@@ -70,19 +72,6 @@ CREATE TABLE scheduler.jobs (
   unique_key text COLLATE "C",
   result jsonb,
   error text,
-  CONSTRAINT "priority must lie between -100 and 100" CHECK (priority BETWEEN -100 AND 100),
-  CONSTRAINT "run_at must lie in the years 2000 to 9999"
-    CHECK (run_at >= '2000-01-01 00:00+00' AND run_at < '10000-01-01 00:00+00'),
-  CONSTRAINT "fire_time must lie in the years 2000 to 9999"
-    CHECK (fire_time >= '2000-01-01 00:00+00' AND fire_time < '10000-01-01 00:00+00'),
-  CONSTRAINT "rank_at is computed from run_at and priority"
-    CHECK (rank_at > '0900-01-01 00:00+00' AND rank_at < '12000-01-01 00:00+00'),
-  CONSTRAINT "on_parent_failure must be cancel or run" CHECK (on_parent_failure IN ('cancel', 'run')),
-  CONSTRAINT "max_attempts must be at least 1" CHECK (max_attempts >= 1),
-  CONSTRAINT "max_crashes must be at least 0" CHECK (max_crashes >= 0),
-  CONSTRAINT "timeout must be over 0 and at most 30 days" CHECK (timeout > '0' AND timeout <= '30 days'),
-  CONSTRAINT "retry_base must be over 0 and at most retry_cap" CHECK (retry_base > '0' AND retry_base <= retry_cap),
-  CONSTRAINT "retry_cap must be at most 30 days" CHECK (retry_cap <= '30 days'),
   CONSTRAINT "a worker and a lease are set exactly while RUNNING"
     CHECK ((status = 'RUNNING') = (worker_id IS NOT NULL) AND (status = 'RUNNING') = (lease_expires_at IS NOT NULL)),
   CONSTRAINT "unmet parents are counted exactly while BLOCKED" CHECK ((status = 'BLOCKED') = (unmet > 0))

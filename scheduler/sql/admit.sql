@@ -12,12 +12,13 @@ BEGIN
   SELECT k.*, q.step INTO kind_row
   FROM scheduler.kinds k LEFT JOIN scheduler.queues q ON q.queue = coalesce(NEW.queue, k.queue) WHERE k.kind = NEW.kind;
   -- Plain rows of a declared kind, nearly all, skip the rules about what they do not set.
-  IF kind_row.seen_at IS NULL OR NEW.run_at IS NOT NULL OR NEW.queue IS NOT NULL OR NEW.tenant <> '' OR NEW.metadata IS DISTINCT FROM '{}'
+  IF kind_row.seen_at IS NULL OR NEW.queue IS NOT NULL OR NEW.tenant <> '' OR NEW.metadata IS DISTINCT FROM '{}'
+     OR NEW.priority NOT BETWEEN -100 AND 100 OR NEW.on_parent_failure <> 'cancel'
      OR jsonb_typeof(NEW.payload) IS DISTINCT FROM 'object' OR pg_column_size(NEW.payload) > 2000 OR NEW.depends_on <> '{}'
      OR NEW.status IS DISTINCT FROM 'PENDING' OR NEW.line <> '' OR NEW.unmet + NEW.attempt + NEW.failures + NEW.crashes <> 0
-     OR num_nonnulls(NEW.retry_base, NEW.retry_cap, NEW.idempotency_key, NEW.unique_key, NEW.rank_at, NEW.fence, NEW.request, NEW.worker_id,
-       NEW.lease_expires_at, NEW.started_at, NEW.cancel_requested_at, NEW.cancelled_by, NEW.finished_at, NEW.result,
-       NEW.error) > 0 THEN
+     OR num_nonnulls(NEW.run_at, NEW.timeout, NEW.max_attempts, NEW.max_crashes, NEW.retry_base, NEW.retry_cap, NEW.fire_time,
+       NEW.idempotency_key, NEW.unique_key, NEW.rank_at, NEW.fence, NEW.request, NEW.worker_id, NEW.lease_expires_at,
+       NEW.started_at, NEW.cancel_requested_at, NEW.cancelled_by, NEW.finished_at, NEW.result, NEW.error) > 0 THEN
     PERFORM scheduler.check_submitted(NEW);
     IF kind_row.seen_at IS NULL THEN
       PERFORM scheduler.hold_undeclared(NEW.kind);
@@ -52,8 +53,8 @@ BEGIN
   RETURN NEW;
 END $$;
 
--- What may not stand in an inserted row, one error that names the column each. Rules that would cost too much as CHECKs,
--- which run again at every claim and settlement, are here too.
+-- What may not stand in an inserted row, one error that names the column each. As CHECKs these rules would run again at every
+-- claim and settlement.
 CREATE OR REPLACE FUNCTION scheduler.check_submitted(p_job scheduler.jobs) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -76,8 +77,22 @@ BEGIN
     PERFORM scheduler.refuse('queue', name_rule, 'leave it out for the queue of the kind');
   ELSIF NOT (p_job.run_at >= '2000-01-01 00:00+00' AND p_job.run_at < '10000-01-01 00:00+00') THEN
     PERFORM scheduler.refuse('run_at', 'must lie in the years 2000 to 9999', 'leave it out to run the job now');
-  ELSIF p_job.retry_base > '30 days' OR p_job.retry_cap <= '0' THEN
-    PERFORM scheduler.refuse('retry_base', 'and retry_cap must be over 0 and at most 30 days', 'leave them out for the defaults of the kind');
+  ELSIF NOT (p_job.fire_time >= '2000-01-01 00:00+00' AND p_job.fire_time < '10000-01-01 00:00+00') THEN
+    PERFORM scheduler.refuse('fire_time', 'must lie in the years 2000 to 9999', 'only schedules set it');
+  ELSIF p_job.priority NOT BETWEEN -100 AND 100 THEN
+    PERFORM scheduler.refuse('priority', 'must lie between -100 and 100', 'LOW is 0, MEDIUM 1, HIGH 2, CRITICAL 3');
+  ELSIF p_job.timeout <= '0' OR p_job.timeout > '30 days' THEN
+    PERFORM scheduler.refuse('timeout', 'must be over 0 and at most 30 days', 'leave it out for that of the kind');
+  ELSIF p_job.max_attempts < 1 THEN
+    PERFORM scheduler.refuse('max_attempts', 'must be at least 1', '1 means never retried');
+  ELSIF p_job.max_crashes < 0 THEN
+    PERFORM scheduler.refuse('max_crashes', 'must be at least 0', '0 means that a lost worker ends the job');
+  ELSIF p_job.retry_base <= '0' OR p_job.retry_base > '30 days' OR p_job.retry_base > p_job.retry_cap THEN
+    PERFORM scheduler.refuse('retry_base', 'must be over 0 and at most retry_cap and 30 days', 'leave it out for that of the kind');
+  ELSIF p_job.retry_cap <= '0' OR p_job.retry_cap > '30 days' THEN
+    PERFORM scheduler.refuse('retry_cap', 'must be over 0 and at most 30 days', 'leave it out for that of the kind');
+  ELSIF p_job.on_parent_failure IS NULL OR p_job.on_parent_failure NOT IN ('cancel', 'run') THEN
+    PERFORM scheduler.refuse('on_parent_failure', 'must be cancel or run', 'leave it out for cancel');
   ELSIF octet_length(p_job.tenant) > 200 THEN
     PERFORM scheduler.refuse('tenant', 'must be at most 200 bytes', 'use a short identifier');
   ELSIF jsonb_typeof(p_job.payload) IS DISTINCT FROM 'object' THEN

@@ -31,9 +31,10 @@ BEGIN
   FOREACH v_queue IN ARRAY p_queues LOOP
     LOOP
       EXIT WHEN free <= 0;
-      heads := ARRAY(SELECT k.kind FROM unnest(p_kinds) AS k(kind) WHERE EXISTS (
-        SELECT FROM scheduler.jobs_active j
-        WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = k.kind AND j.line = ''));
+      -- A scalar subquery: as EXISTS it may become a join that reads every waiting job of the queue.
+      heads := ARRAY(SELECT k.kind FROM unnest(p_kinds) AS k(kind) WHERE (
+        SELECT true FROM scheduler.jobs_active j
+        WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = k.kind AND j.line = '' LIMIT 1));
       EXIT WHEN heads = '{}';
       IF cardinality(heads) = 1 THEN
         quotas := ARRAY[free];

@@ -10,7 +10,7 @@
 -- callers: worker, operator, submitter
 CREATE OR REPLACE FUNCTION scheduler.resolve(p_parents bigint[], p_limit int DEFAULT 1000) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   children bigint[];
   held bigint[];
@@ -18,6 +18,7 @@ DECLARE
   endings scheduler.ending[];
   queues text[];
   parents bigint[] := '{}';
+  gone bigint[];
   busy bigint[];
 BEGIN
   children := scheduler.to_resolve(p_parents, p_limit);
@@ -47,14 +48,14 @@ BEGIN
   END IF;
 
   -- An edge is applied by what it says itself: another parent may have failed since the statement above. Edges of children
-  -- that have ended have nobody to tell.
+  -- that have ended have nobody to tell. Scalar subqueries: as EXISTS they may be hashed, which reads all that ever ended.
+  gone := ARRAY(SELECT f.id FROM scheduler.jobs_finished f WHERE f.id = ANY (children));
   WITH applied AS (
     UPDATE scheduler.dependencies d SET applied = true
     WHERE d.child = ANY (children) AND d.ended AND NOT d.applied
-      AND (EXISTS (SELECT FROM scheduler.jobs_finished c WHERE c.id = d.child)
-        OR d.child = ANY (held) AND EXISTS (
-          SELECT FROM scheduler.jobs_active j JOIN scheduler.jobs_finished f ON f.id = d.parent
-          WHERE j.id = d.child AND (f.status = 'COMPLETED' OR j.on_parent_failure = 'run')))
+      AND (d.child = ANY (gone) OR d.child = ANY (held) AND (
+        (SELECT f.status = 'COMPLETED' FROM scheduler.jobs_finished f WHERE f.id = d.parent)
+        OR (SELECT j.on_parent_failure = 'run' FROM scheduler.jobs_active j WHERE j.id = d.child)))
     RETURNING d.child),
   met AS MATERIALIZED (SELECT a.child, count(*)::int AS n FROM applied a GROUP BY a.child),
   freed AS (
