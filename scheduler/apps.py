@@ -28,7 +28,7 @@ def load(app: str | None, environment: Mapping[str, str] = os.environ) -> None:
     if not KINDS:
         raise ConfigurationError(
             f"--app {','.join(names)}: no job class is defined there;"
-            " derive one from AsyncJob, BlockingJob or CpuBoundJob"
+            " derive one with a run method from AsyncJob, BlockingJob or CpuBoundJob"
         )
 
 

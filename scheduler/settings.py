@@ -1,15 +1,18 @@
 """Numbers and their relations: read once, checked against each other, with the reason in the message."""
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from scheduler.errors import ConfigurationError
 from scheduler.options import check_name
 
+_HOST = re.compile(r"(\[[^\]@]*\]|[^\[\]:,@]*)(:\d+)?")
 NO_DATABASE = (
     "no database is named: set SCHEDULER_DSN (or pass dsn) to postgresql://user@host/database,"
     " or to embedded: for a private PostgreSQL to try things with"
@@ -17,11 +20,30 @@ NO_DATABASE = (
 
 
 def dsn_from(dsn: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the DSN given or that of SCHEDULER_DSN; raises ConfigurationError naming both ways in."""
+    """Return the DSN given or that of SCHEDULER_DSN; raises ConfigurationError naming both ways in.
+
+    It never quotes what it cannot read: somewhere in there is a password.
+    """
     found = dsn or environment.get("SCHEDULER_DSN")
     if not found:
         raise ConfigurationError(NO_DATABASE)
+    if not found.startswith("embedded:") and not _is_readable(found):
+        raise ConfigurationError(
+            "the DSN cannot be read: it must be embedded: or postgresql://user:password@host:port/database, where"
+            " special characters in the password are %-encoded, as in %40 for @ and %2F for /"
+        )
     return found
+
+
+def _is_readable(dsn: str) -> bool:
+    """Tell whether the driver will find in the DSN what its author meant."""
+    try:
+        parts = urlsplit(dsn)
+        parse_qsl(parts.query, strict_parsing=bool(parts.query))
+    except ValueError:
+        return False
+    hosts = parts.netloc.partition("@")[2] or parts.netloc
+    return parts.scheme in {"postgresql", "postgres"} and all(_HOST.fullmatch(host) for host in hosts.split(","))
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):

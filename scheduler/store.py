@@ -181,7 +181,6 @@ _NO_SCHEMA = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedFunctionError,
-    asyncpg.UndefinedObjectError,
 )
 
 
@@ -197,6 +196,8 @@ def _translated() -> Iterator[None]:
         raise ConfigurationError(
             f"{error.args[0]}: this role needs scheduler_submitter, _worker or _operator"
         ) from error
+    except (asyncpg.ClientConfigurationError, asyncpg.UndefinedObjectError) as error:
+        raise ConfigurationError(f"the DSN: {error.args[0]}") from error
     except _NO_SCHEMA as error:
         raise SchemaMismatch("the database has no schema of this version: run `scheduler migrate`") from error
     except _AWAY as error:

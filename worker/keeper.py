@@ -80,7 +80,7 @@ class Keeper:
         """End the thread; the last thing a worker stops."""
         self._stopping.set()
         self.poke()
-        await asyncio.to_thread(self._thread.join, 5.0)
+        await asyncio.to_thread(self._thread.join, 1.0)
 
     def _tick_home(self) -> None:
         self._turn = now()

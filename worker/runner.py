@@ -37,7 +37,7 @@ from worker.running import Running
 from worker.settler import Settler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
 
     import asyncpg
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 CONNECTIONS = 4  # claim, settle, and two for duties; the keeper and the listener have their own
-STOP_PATIENCE = 5.0  # seconds from telling handlers to stop to giving their jobs back without them
+STEP = 1.5  # seconds for each step of stopping that may hang, so that all together take less than 5 after the grace
 
 
 class Worker:
@@ -225,50 +225,52 @@ class Worker:
         for claimer, loop in zip(self._claimers, self._claiming, strict=True):
             claimer.stop()
             loop.stop()
-        await asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim"))
-        await self._mark_draining()
+        # A claim under way is started if its answer comes soon; if not, its jobs come back when their lease lapses.
+        await self._briefly(asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim")))
+        await self._briefly(self._register(draining=True))
         drained = await self._running.wait(self.settings.grace.total_seconds())
         if not drained:
             self._running.release_all()
-            if not await self._running.wait(STOP_PATIENCE):
+            if not await self._running.wait(STEP):
                 self._running.give_up()
         await self._flush()
         await self._close()
         return 6 if self._running.gave_back else 0
 
-    async def _mark_draining(self) -> None:
+    async def _briefly(self, step: Awaitable[Any]) -> None:
+        """Do one step of stopping, or leave it: a database that does not answer must not keep the process."""
         try:
-            await self._register(draining=True)
-        except SchedulerError as error:
-            log.warning("the database does not know that this worker stops: %s", error)
+            async with asyncio.timeout(STEP):
+                await step
+        except (SchedulerError, TimeoutError) as error:
+            log.warning("stopping goes on without an answer of the database: %s", error or "timeout")
 
     async def _flush(self) -> None:
-        """Wait until the outbox is empty, for at most as long as a lease: then it is somebody else's."""
-        deadline = now() + self.settings.lease.total_seconds()
+        """Wait until the outbox is empty, for as long as it gets shorter."""
+        left, since = len(self._settler), now()
         self._settling.poke()
-        while len(self._settler) and now() < deadline:  # noqa: ASYNC110 - a list of the same loop
+        while left and now() - since < STEP:
             await asyncio.sleep(0.01)
+            if len(self._settler) < left:
+                left, since = len(self._settler), now()
 
     async def _close(self) -> None:
         self._running.close()
         for loop in self._loops:
             loop.stop()
-        await asyncio.gather(*self._tasks)
-        self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        for task in (*self._tasks, self._listening):
+            task.cancel()
+        await asyncio.gather(*self._tasks, self._listening, return_exceptions=True)
         for executor in self.executors:
             await executor.close()
         await self._keeper.stop()
-        try:
-            await self._store.deregister(self.id)
-        except SchedulerError as error:
-            log.warning("the worker stays on the list until it is forgotten: %s", error)
+        await self._briefly(self._store.deregister(self.id))
         await self._close_connections()
 
     async def _close_connections(self) -> None:
         if self._pool is not None:
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(STEP):
                     await self._pool.close()
             except TimeoutError:
                 self._pool.terminate()

@@ -69,8 +69,8 @@ BEGIN
     parents := scheduler.finish(endings);
   END IF;
   IF p_outcomes @> '[{"outcome": "snoozed"}]' THEN -- a job may snooze for ever: its log may not grow for ever
-    DELETE FROM scheduler.attempts a USING scheduler.jobs_active j
-    WHERE j.id = ANY (done) AND a.job_id = j.id AND a.outcome = 'snoozed' AND a.attempt <= j.attempt - 100;
+    DELETE FROM scheduler.attempts a WHERE a.job_id = ANY (done) AND a.outcome = 'snoozed'
+      AND a.attempt <= (SELECT j.attempt - 100 FROM scheduler.jobs_active j WHERE j.id = a.job_id);
   END IF;
   report := scheduler.missed(p_worker, ids, fences, done);
   IF report -> 'lost' <> '[]' THEN
