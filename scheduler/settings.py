@@ -67,11 +67,16 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             check_name("worker", "queues", queue)
         for name in ("async_slots", "threads", "processes"):
             _check_slots(name, getattr(self, name))
-        for name in ("lease", "grace", "poll"):
-            if not isinstance(value := getattr(self, name), timedelta) or value < timedelta(0):
+        for name in ("lease", "renew_every", "grace", "poll"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
                 raise ConfigurationError(f"{name} must be a timedelta of 0 or more")
         if not timedelta(seconds=1) <= self.lease <= timedelta(hours=1):
             raise ConfigurationError(f"lease ({_words(self.lease)}) must lie between 1 s and 1 hour")
+        if self.heartbeat < timedelta(milliseconds=100):
+            raise ConfigurationError(
+                f"renew_every ({_words(self.heartbeat)}) must be at least 100 ms: every worker does it"
+            )
         if self.heartbeat * 3 > self.lease:
             raise ConfigurationError(
                 f"renew_every ({_words(self.heartbeat)}) must fit three times in lease ({_words(self.lease)}):"

@@ -90,7 +90,7 @@ class Waiting:
                 self._tell(asked, {row["id"]: row for row in await self._store.outcomes(asked)})
             except DatabaseUnavailable:
                 self._pause = LONGEST  # a result is not lost while the database is away
-            except SchedulerError as error:
+            except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
                 self._fail(asked, error)
             if self._awaited:
                 await asyncio.sleep(self._pause)
@@ -103,7 +103,7 @@ class Waiting:
             elif found[job_id]["status"] in FINISHED and (awaited := self._awaited.pop(job_id, None)):
                 self._end(awaited.future, found[job_id])
 
-    def _fail(self, job_ids: list[int], error: SchedulerError) -> None:
+    def _fail(self, job_ids: list[int], error: Exception) -> None:
         for job_id in job_ids:
             if awaited := self._awaited.pop(job_id, None):
                 awaited.future.set_exception(error)

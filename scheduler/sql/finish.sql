@@ -4,9 +4,7 @@
 -- serialization failure of a row-movement UPDATE. Children are not touched here: see resolve.
 -- callers: none
 CREATE OR REPLACE FUNCTION scheduler.finish(p_endings scheduler.ending[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
-DECLARE
-  ids bigint[];
-  parents bigint[];
+DECLARE ids bigint[];
 BEGIN
   WITH gone AS (
     DELETE FROM scheduler.jobs_active j USING unnest(p_endings) AS e WHERE j.id = e.id
@@ -25,8 +23,15 @@ BEGIN
     OVERRIDING SYSTEM VALUE
     SELECT g.*, scheduler.clock() FROM gone g RETURNING id)
   SELECT array_agg(k.id) INTO ids FROM kept k;
+  RETURN scheduler.mark_ended(ids);
+END $$;
+
+-- Mark the edges from jobs that have just ended; return those of the jobs that have children.
+CREATE OR REPLACE FUNCTION scheduler.mark_ended(p_parents bigint[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE parents bigint[];
+BEGIN
   WITH marked AS (
-    UPDATE scheduler.dependencies d SET ended = true WHERE d.parent = ANY (ids) AND NOT d.ended RETURNING d.parent)
+    UPDATE scheduler.dependencies d SET ended = true WHERE d.parent = ANY (p_parents) AND NOT d.ended RETURNING d.parent)
   SELECT coalesce(array_agg(DISTINCT m.parent), '{}') INTO parents FROM marked m;
   RETURN parents;
 END $$;

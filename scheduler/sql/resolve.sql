@@ -35,7 +35,7 @@ BEGIN
           format('job %s, which this one depends on, ended %s', f.id, f.status) AS reason
         FROM scheduler.dependencies d JOIN scheduler.jobs_active j ON j.id = d.child
         JOIN scheduler.jobs_finished f ON f.id = d.parent
-        WHERE d.child = ANY (held) AND d.ended AND NOT d.applied AND j.status = 'BLOCKED' AND j.on_parent_failure = 'cancel'
+        WHERE d.child = ANY (held) AND j.id = ANY (held) AND d.ended AND NOT d.applied AND j.status = 'BLOCKED' AND j.on_parent_failure = 'cancel'
           AND f.status <> 'COMPLETED'
         ORDER BY d.child, f.finished_at, f.id) AS lost;
   IF endings IS NOT NULL THEN
@@ -57,13 +57,13 @@ BEGIN
         (SELECT f.status = 'COMPLETED' FROM scheduler.jobs_finished f WHERE f.id = d.parent)
         OR (SELECT j.on_parent_failure = 'run' FROM scheduler.jobs_active j WHERE j.id = d.child)))
     RETURNING d.child),
-  met AS MATERIALIZED (SELECT a.child, count(*)::int AS n FROM applied a GROUP BY a.child),
+  met AS MATERIALIZED (SELECT a.child, count(*)::int AS n FROM applied a WHERE a.child = ANY (held) GROUP BY a.child),
   freed AS (
     UPDATE scheduler.jobs_active j
     SET unmet = j.unmet - met.n, status = CASE
       WHEN j.unmet > met.n THEN 'BLOCKED' WHEN j.run_at > scheduler.clock() THEN 'DELAYED'
       ELSE 'PENDING' END::scheduler.job_status
-    FROM met WHERE j.id = met.child AND j.id = ANY (held) AND j.status = 'BLOCKED'
+    FROM met WHERE j.id = met.child AND j.status = 'BLOCKED'
     RETURNING j.queue, j.status)
   SELECT ARRAY(SELECT DISTINCT f.queue FROM freed f WHERE f.status <> 'BLOCKED' AND f.queue IS NOT NULL) INTO queues;
   PERFORM scheduler.wake(queues);

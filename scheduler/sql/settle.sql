@@ -14,9 +14,61 @@ DECLARE
   ids bigint[];
   fences bigint[];
   done bigint[];
-  endings scheduler.ending[];
   report jsonb;
   parents bigint[] := '{}';
+  others bigint[];
+  other_parents bigint[];
+BEGIN
+  SELECT c.ids, c.fences, c.done INTO ids, fences, done FROM scheduler.complete(p_worker, p_outcomes) AS c;
+  parents := scheduler.mark_ended(done);
+  IF cardinality(done) < cardinality(ids) THEN
+    SELECT s.done, s.parents INTO others, other_parents FROM scheduler.settle_others(p_worker, p_outcomes) AS s;
+    done := done || others;
+    parents := parents || other_parents;
+  END IF;
+  report := scheduler.missed(p_worker, ids, fences, done);
+  IF report -> 'lost' <> '[]' THEN
+    report := report || jsonb_build_object('lost', scheduler.not_recorded(p_worker, p_outcomes, report -> 'lost'));
+  END IF;
+  RETURN report || jsonb_build_object('parents', parents);
+END $$;
+
+-- The completed ones, nearly all: locked, moved and answered in one statement (a fifth less time than through finish).
+CREATE OR REPLACE FUNCTION scheduler.complete(
+  p_worker uuid, p_outcomes jsonb, OUT ids bigint[], OUT fences bigint[], OUT done bigint[])
+LANGUAGE plpgsql AS $$
+BEGIN
+  WITH sent AS MATERIALIZED (
+    SELECT r.id, r.fence, r.outcome, r.result
+    FROM jsonb_to_recordset(p_outcomes) AS r(id bigint, fence bigint, outcome text, result jsonb)),
+  held AS MATERIALIZED (
+    SELECT s.id, nullif(s.result, 'null') AS result FROM sent s JOIN scheduler.jobs_active j ON j.id = s.id
+    WHERE s.outcome = 'completed' AND octet_length(s.result::text) > 65536 IS NOT TRUE
+      AND j.fence = s.fence AND j.worker_id = p_worker
+    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED),
+  gone AS (
+    DELETE FROM scheduler.jobs_active j USING held h WHERE j.id = h.id
+    RETURNING j.id, j.kind, j.payload, j.queue, j.priority, j.tenant, j.run_at, j.depends_on, j.on_parent_failure,
+      j.idempotency_key, j.unique_key, j.max_attempts, j.max_crashes, j.timeout, j.retry_base, j.retry_cap,
+      j.retry_jitter, j.metadata, j.rank_at, j.line, j.attempt, j.fence, j.request, j.started_at,
+      j.cancel_requested_at, j.submitted_at, j.schedule_id, j.fire_time, j.failures, j.crashes, h.result),
+  kept AS (
+    INSERT INTO scheduler.jobs_finished (
+      id, kind, payload, queue, priority, tenant, run_at, depends_on, on_parent_failure,
+      idempotency_key, unique_key, max_attempts, max_crashes, timeout, retry_base, retry_cap,
+      retry_jitter, metadata, rank_at, line, attempt, fence, request, started_at,
+      cancel_requested_at, submitted_at, schedule_id, fire_time, failures, crashes, result, status, finished_at)
+    OVERRIDING SYSTEM VALUE
+    SELECT g.*, 'COMPLETED', scheduler.clock() FROM gone g RETURNING id)
+  SELECT (SELECT array_agg(s.id) FROM sent s), (SELECT array_agg(s.fence) FROM sent s), coalesce(array_agg(k.id), '{}')
+  INTO ids, fences, done FROM kept k;
+END $$;
+
+-- What did not complete: retried, snoozed, or ended through finish.
+CREATE OR REPLACE FUNCTION scheduler.settle_others(
+  p_worker uuid, p_outcomes jsonb, OUT done bigint[], OUT parents bigint[])
+LANGUAGE plpgsql AS $$
+DECLARE endings scheduler.ending[];
 BEGIN
   WITH sent AS MATERIALIZED (
     SELECT r.*, octet_length(r.result::text) > 65536 IS TRUE AS too_big
@@ -24,20 +76,18 @@ BEGIN
       error text, traceback text, delay double precision, retryable boolean)),
   held AS MATERIALIZED (
     SELECT s.id, CASE WHEN s.too_big THEN 'failed' ELSE s.outcome END AS outcome,
-      CASE WHEN NOT s.too_big THEN nullif(s.result, 'null') END AS result,
       CASE WHEN s.too_big THEN 'ResultTooLarge' ELSE s.error_type END AS error_type,
       CASE WHEN s.too_big THEN 'the result is over 64 kB: store it elsewhere and return a reference'
         ELSE left(s.error, 16384) END AS error,
-      left(s.traceback, 16384) AS traceback, CASE WHEN s.delay IS NOT NULL THEN make_interval(secs => least(greatest(s.delay, 0), 31622400)) END AS delay,
+      left(s.traceback, 16384) AS traceback,
+      CASE WHEN s.delay IS NOT NULL THEN make_interval(secs => least(greatest(s.delay, 0), 31622400)) END AS delay,
       NOT s.too_big AND s.retryable IS NOT FALSE AS retryable,
-      j.attempt, j.started_at, j.failures, j.max_attempts, j.cancel_requested_at, j.retry_base, j.retry_cap,
-      j.retry_jitter, j.queue
+      j.attempt, j.started_at, j.failures, j.max_attempts, j.cancel_requested_at
     FROM sent s JOIN scheduler.jobs_active j ON j.id = s.id
-    WHERE j.fence = s.fence AND j.worker_id = p_worker
+    WHERE (s.outcome <> 'completed' OR s.too_big) AND j.fence = s.fence AND j.worker_id = p_worker
     ORDER BY j.id FOR UPDATE OF j SKIP LOCKED),
   ruled AS MATERIALIZED (
     SELECT h.*, CASE
-        WHEN h.outcome = 'completed' THEN 'COMPLETED'
         WHEN h.outcome = 'cancelled' OR h.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
         WHEN h.outcome = 'snoozed' OR h.retryable AND h.failures + 1 < h.max_attempts THEN 'DELAYED'
         WHEN h.outcome = 'timed_out' THEN 'TIMED_OUT'
@@ -46,7 +96,7 @@ BEGIN
   logged AS (
     INSERT INTO scheduler.attempts (job_id, attempt, worker_id, started_at, ended_at, outcome, error_type, error, traceback)
     SELECT r.id, r.attempt, p_worker, r.started_at, scheduler.clock(), r.outcome, r.error_type, r.error, r.traceback
-    FROM ruled r WHERE r.outcome <> 'completed' ON CONFLICT DO NOTHING),
+    FROM ruled r ON CONFLICT DO NOTHING),
   snoozed AS (
     UPDATE scheduler.jobs_active j
     SET status = 'DELAYED', worker_id = NULL, lease_expires_at = NULL, run_at = scheduler.clock() + coalesce(r.delay, '0'),
@@ -60,23 +110,15 @@ BEGIN
           WHEN r.delay IS NULL THEN scheduler.backoff(j.failures + 1, j.retry_base, j.retry_cap, j.retry_jitter)
           ELSE r.delay * (1 + CASE WHEN j.retry_jitter THEN random() / 10 ELSE 0 END) END
     FROM ruled r WHERE j.id = r.id AND r.status = 'DELAYED' AND r.outcome <> 'snoozed')
-  SELECT (SELECT array_agg(s.id) FROM sent s), (SELECT array_agg(s.fence) FROM sent s), coalesce(array_agg(r.id), '{}'),
-    array_agg(ROW(r.id, r.status, CASE WHEN r.status IN ('FAILED', 'TIMED_OUT') THEN 1 ELSE 0 END, 0, r.result,
+  SELECT coalesce(array_agg(r.id), '{}'),
+    array_agg(ROW(r.id, r.status, CASE WHEN r.status IN ('FAILED', 'TIMED_OUT') THEN 1 ELSE 0 END, 0, NULL,
       nullif(concat_ws(': ', r.error_type, r.error), ''), NULL)::scheduler.ending) FILTER (WHERE r.status <> 'DELAYED')
-  INTO ids, fences, done, endings FROM ruled r;
-
-  IF endings IS NOT NULL THEN
-    parents := scheduler.finish(endings);
-  END IF;
+  INTO done, endings FROM ruled r;
+  parents := CASE WHEN endings IS NULL THEN '{}' ELSE scheduler.finish(endings) END;
   IF p_outcomes @> '[{"outcome": "snoozed"}]' THEN -- a job may snooze for ever: its log may not grow for ever
     DELETE FROM scheduler.attempts a WHERE a.job_id = ANY (done) AND a.outcome = 'snoozed'
       AND a.attempt <= (SELECT j.attempt - 100 FROM scheduler.jobs_active j WHERE j.id = a.job_id);
   END IF;
-  report := scheduler.missed(p_worker, ids, fences, done);
-  IF report -> 'lost' <> '[]' THEN
-    report := report || jsonb_build_object('lost', scheduler.not_recorded(p_worker, p_outcomes, report -> 'lost'));
-  END IF;
-  RETURN report || jsonb_build_object('parents', parents);
 END $$;
 
 -- The lost outcomes less those that an earlier, unanswered call has recorded as they are.
