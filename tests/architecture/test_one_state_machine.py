@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from scheduler.states import ACTIVE, FINISHED, Status, transitions_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -21,3 +23,19 @@ def test_the_type_and_the_partitions_have_the_statuses_of_the_table():
 
 def test_the_documented_state_machine_is_the_one_in_the_code():
     assert transitions_markdown() in (ROOT / "docs" / "states.md").read_text()
+
+
+COLUMNS = set(
+    re.findall(r"^  (\w+) [a-z]", re.search(r"CREATE TABLE scheduler.jobs \((.*?)\) PARTITION", TABLES, re.S)[1], re.M)
+)
+LEFT_BEHIND = {"worker_id", "lease_expires_at", "unmet"}  # of a job that has ended
+
+
+@pytest.mark.parametrize(("file", "more"), [("finish", set()), ("settle", {"error", "cancelled_by"})])
+def test_a_job_that_ends_takes_every_column_with_it(file: str, more: set[str]):
+    body = (ROOT / "scheduler" / "sql" / f"{file}.sql").read_text()
+
+    moved = set(re.findall(r"\w+", re.search(r"INSERT INTO scheduler.jobs_finished \((.*?)\)", body, re.S)[1]))
+
+    assert len(COLUMNS) > 30
+    assert COLUMNS - moved == LEFT_BEHIND | more

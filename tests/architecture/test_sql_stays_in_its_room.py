@@ -45,7 +45,8 @@ def test_no_sql_stands_outside_the_store_and_in_it_only_calls_of_verbs(path: Pat
 
 
 @pytest.mark.parametrize(
-    "text", ["SELECT 1", "INSERT INTO jobs VALUES (1)", "UPDATE jobs SET a = 1", "WITH a AS (SELECT 1) SELECT 1", "LISTEN x"]
+    "text",
+    ["SELECT 1", "INSERT INTO jobs VALUES (1)", "UPDATE jobs SET a = 1", "WITH a AS (SELECT 1) SELECT 1", "LISTEN x"],
 )
 def test_the_rule_above_sees_sql_and_lets_only_a_verb_pass(text: str):
     assert LOOKS_LIKE_SQL.match(text)
@@ -66,7 +67,9 @@ def test_a_sql_file_opens_with_its_promise_names_its_callers_and_defines_its_nam
     body = path.read_text()
 
     assert re.match(rf"-- {path.stem}\b", body)
-    assert re.search(r"^-- callers: (none|(submitter|worker|operator|viewer)(, (submitter|worker|operator|viewer))*)$", body, re.M)
+    assert re.search(
+        r"^-- callers: (none|(submitter|worker|operator|viewer)(, (submitter|worker|operator|viewer))*)$", body, re.M
+    )
     assert re.search(rf"CREATE (OR REPLACE (FUNCTION|VIEW)|VIEW) scheduler\.{path.stem}\b", body)
 
 
