@@ -12,7 +12,7 @@ TABLES = (ROOT / "migrations" / "versions" / "0001_tables.py").read_text()
 
 
 def words(pattern: str) -> set[str]:
-    return set(re.findall(r"'(\w+)'", re.search(pattern, TABLES, re.S)[1]))
+    return set(re.findall(r"'(\w+)'", re.search(pattern, TABLES, re.DOTALL)[1]))
 
 
 def test_the_type_and_the_partitions_have_the_statuses_of_the_table():
@@ -25,9 +25,8 @@ def test_the_documented_state_machine_is_the_one_in_the_code():
     assert transitions_markdown() in (ROOT / "docs" / "states.md").read_text()
 
 
-COLUMNS = set(
-    re.findall(r"^  (\w+) [a-z]", re.search(r"CREATE TABLE scheduler.jobs \((.*?)\) PARTITION", TABLES, re.S)[1], re.M)
-)
+JOBS = re.search(r"CREATE TABLE scheduler.jobs \((.*?)\) PARTITION", TABLES, re.DOTALL)[1]
+COLUMNS = set(re.findall(r"^  (\w+) [a-z]", JOBS, re.MULTILINE))
 LEFT_BEHIND = {"worker_id", "lease_expires_at", "unmet"}  # of a job that has ended
 
 
@@ -35,7 +34,7 @@ LEFT_BEHIND = {"worker_id", "lease_expires_at", "unmet"}  # of a job that has en
 def test_a_job_that_ends_takes_every_column_with_it(file: str, more: set[str]):
     body = (ROOT / "scheduler" / "sql" / f"{file}.sql").read_text()
 
-    moved = set(re.findall(r"\w+", re.search(r"INSERT INTO scheduler.jobs_finished \((.*?)\)", body, re.S)[1]))
+    moved = set(re.findall(r"\w+", re.search(r"INSERT INTO scheduler.jobs_finished \((.*?)\)", body, re.DOTALL)[1]))
 
     assert len(COLUMNS) > 30
     assert COLUMNS - moved == LEFT_BEHIND | more
