@@ -51,10 +51,9 @@ def test_the_environment_names_the_application_when_the_command_does_not(folder)
     assert "OfServiceFour" in KINDS
 
 
-def test_files_of_the_folder_do_not_shadow_ours(folder):
-    for name in ("scheduler.py", "worker.py"):
-        (folder / name).write_text("raise SystemExit('the file of the user')\n")
-    (folder / "service_five.py").write_text("import worker\n" + JOB.format(name="OfServiceFive"))
+def test_a_file_of_the_folder_does_not_shadow_ours(folder):
+    (folder / "scheduler.py").write_text("raise SystemExit('the file of the user')\n")
+    (folder / "service_five.py").write_text(JOB.format(name="OfServiceFive"))
 
     apps.load("service_five", {})
 
@@ -97,7 +96,7 @@ def test_a_module_that_imports_what_is_not_installed_is_refused_naming_that(fold
 def test_a_module_that_fails_is_refused_with_its_error(folder, source, words):
     (folder / "service_seven.py").write_text(source)
 
-    with pytest.raises(ConfigurationError, match="^--app service_seven: ") as caught:
+    with pytest.raises(ConfigurationError, match=r"^--app service_seven: ") as caught:
         apps.load("service_seven", {})
 
     assert words in str(caught.value)

@@ -58,7 +58,7 @@ def test_a_heartbeat_must_be_a_duration_of_more_than_nothing(renew_every):
 
 @pytest.mark.parametrize("lease", [timedelta(0), seconds(0.5), seconds(-5), timedelta(hours=2), 30, None])
 def test_a_lease_out_of_its_range_is_refused(lease):
-    with pytest.raises(ConfigurationError, match="^lease"):
+    with pytest.raises(ConfigurationError, match=r"^lease"):
         WorkerSettings(lease=lease)
 
 
@@ -69,7 +69,7 @@ def test_the_bounds_of_a_lease_are_allowed(lease):
 
 @pytest.mark.parametrize("grace", [seconds(-1), 30, "30"])
 def test_a_grace_that_is_no_duration_is_refused(grace):
-    with pytest.raises(ConfigurationError, match="^grace"):
+    with pytest.raises(ConfigurationError, match=r"^grace"):
         WorkerSettings(grace=grace)
 
 
@@ -79,7 +79,7 @@ def test_no_grace_is_allowed():
 
 @pytest.mark.parametrize("poll", [timedelta(0), seconds(0.001), seconds(-1), 1])
 def test_a_poll_that_would_be_a_busy_loop_is_refused(poll):
-    with pytest.raises(ConfigurationError, match="^poll"):
+    with pytest.raises(ConfigurationError, match=r"^poll"):
         WorkerSettings(poll=poll)
 
 

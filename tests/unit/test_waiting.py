@@ -21,15 +21,17 @@ SOON = timedelta(seconds=5)
 
 
 class Outcomes:
-    """Stands where the store stands: answers from `rows`, or with the errors in `failures`, and counts."""
+    """Stands where PostgreSQL stands: answers from `rows`, or with the errors in `failures`, and counts."""
 
-    def __init__(self, **rows):
+    def __init__(self):
         self.rows = {}
         self.failures = []
         self.asked = []
+        self.was_asked = asyncio.Event()
 
     async def outcomes(self, ids):
         self.asked.append(sorted(ids))
+        self.was_asked.set()
         if self.failures:
             raise self.failures.pop(0)
         return [{"id": job_id, **self.rows[job_id]} for job_id in ids if job_id in self.rows]
@@ -78,8 +80,7 @@ async def test_all_waiters_are_asked_for_in_one_call(store, waiting):
     for job_id in range(100):
         store.set(job_id, "RUNNING")
     waiters = [asyncio.create_task(waiting.result(job_id, SOON)) for job_id in range(100) for _ in range(3)]
-    while not store.asked:
-        await asyncio.sleep(0)
+    await store.was_asked.wait()
     for job_id in range(100):
         store.set(job_id, "COMPLETED", str(job_id))
 
@@ -176,8 +177,7 @@ async def test_closing_tells_all_who_wait(store):
 async def test_an_error_that_nobody_is_left_to_see_is_no_warning(store, waiting):
     store.set(1, "RUNNING")
     waiter = asyncio.create_task(waiting.result(1, SOON))
-    while not store.asked:
-        await asyncio.sleep(0)
+    await store.was_asked.wait()
     store.set(1, "FAILED", error="why")
     waiter.cancel()
 
