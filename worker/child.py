@@ -101,8 +101,14 @@ def main() -> None:
         # A terminal or a supervisor signals the whole group; the worker decides when a child stops. A function, and not
         # SIG_IGN, which the programs that a handler starts would inherit.
         signal.signal(signal_number, lambda *_: None)
+    with contextlib.suppress(ConnectionError):  # the worker is gone, and nobody left to read
+        serve(fd, sys.argv[4:])
+
+
+def serve(fd: int, modules: list[str]) -> None:
+    """Import the modules of the job classes, say so, and run one order after the other."""
     try:
-        for module in sys.argv[4:]:
+        for module in modules:
             importlib.import_module(module)
     except BaseException as error:  # noqa: BLE001 - the worker reports it
         name, message, _ = describe_exception(error)

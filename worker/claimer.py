@@ -27,7 +27,7 @@ AWAKE_AFTER = 3  # claims in a row that found jobs: it is not asleep any more
 
 
 class Doze:
-    """Whether inserts should wake this worker: marked when all its executors are idle, cleared when one keeps busy.
+    """Whether inserts should wake this worker: marked when no executor finds more to do, cleared when one keeps busy.
 
     A single job now and then does not clear the mark; so its worker is woken in a millisecond, at no write.
     """
@@ -49,6 +49,10 @@ class Doze:
         if self._marked and self._found >= AWAKE_AFTER:
             self._marked = False
             await self._store.doze(self._worker, sleeping=False)
+
+    def full(self, executor: str) -> None:
+        """Note that this executor has no slot left: it keeps nobody else awake."""
+        self._busy.discard(executor)
 
     async def empty(self, executor: str) -> float:
         """Note that a claim of this executor brought nothing; return how long it may wait, in seconds."""
@@ -99,6 +103,8 @@ class Claimer:
     async def claim(self) -> float:
         """Claim once; return in how many seconds to claim again."""
         slots = self._executor.slots
+        if not slots.free:
+            self._doze.full(self._executor.name)
         free = await slots.room(max(slots.total // 4, 1) if self._backlog else 1, PATIENCE)
         if self.stopped or not free:
             return PATIENCE

@@ -142,12 +142,11 @@ class ProcessExecutor:
     async def _run(self, attempt: Attempt) -> None:
         child = await self._idle_child()
         try:
-            if child is None:
-                child = Child.spawn(self._modules)
-                self._running[id(attempt)] = child  # before it is ready: the timeout counts from here
-                await child.ready()
-            self._running[id(attempt)] = child
-            settlement = decided(attempt) if attempt.verdict else await child.run(attempt)
+            if attempt.verdict:
+                settlement = decided(attempt)
+            else:
+                child = await self._ready_child(attempt, child)
+                settlement = await child.run(attempt)
         except Exception as error:  # noqa: BLE001 - no child, or what a handler wrote into our pipe: its job fails, no other
             settlement = failure(attempt, "ChildNotUsable", f"the child process cannot be used: {error}")
             if child is not None:
@@ -159,6 +158,19 @@ class ProcessExecutor:
             await child.close()
         self.slots.give()
         self._ended(attempt, settlement)
+
+    async def _ready_child(self, attempt: Attempt, child: Child | None) -> Child:
+        """Return a child that can be stopped with the attempt from here on, also while a new one still imports."""
+        if child is not None:
+            self._running[id(attempt)] = child
+            return child
+        child = self._running[id(attempt)] = Child.spawn(self._modules)
+        try:
+            await child.ready()
+        except BaseException:
+            await child.close()
+            raise
+        return child
 
     async def _idle_child(self) -> Child | None:
         while self._idle:

@@ -69,40 +69,35 @@ class Settler:
         return BUSY_AGAIN if busy else FOREVER
 
     async def _send_outcomes(self) -> int:
-        size = 1 if self._alone else LARGEST_GROUP
-        group, self._outbox = self._outbox[:size], self._outbox[size:]
+        group = self._outbox[
+            : 1 if self._alone else LARGEST_GROUP
+        ]  # they stay in the outbox until they are answered for
         try:
             answer = await self._store.settle(self._worker, self._encode([s for _, s in group]).decode())
         except InvalidJob as error:
-            self._outbox = self._refused(group, error) + self._outbox
+            self._refused(group, error)
             return 0
-        except BaseException:
-            self._outbox = group + self._outbox
-            raise
-        self._alone = max(self._alone - 1, 0)
         busy = self._answered([attempt for attempt, _ in group], answer)
+        self._outbox[: len(group)] = [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
+        self._alone = max(self._alone - 1, 0)
         if any(settlement.outcome != "completed" for _, settlement in group):
             self._delayed()  # a retry or a snooze has a due time that only the database knows
-        self._outbox += [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
         return len(busy)
 
-    def _refused(self, group: list[tuple[Attempt, Settlement]], error: InvalidJob) -> list[tuple[Attempt, Settlement]]:
+    def _refused(self, group: list[tuple[Attempt, Settlement]], error: InvalidJob) -> None:
         """Find the outcome that PostgreSQL cannot store by sending each alone, and let its job fail."""
         if len(group) > 1:
             self._alone = len(group)
-            return group
+            return
         attempt = group[0][0]
-        return [(attempt, failure(attempt, "InvalidResult", f"PostgreSQL cannot store it: {error}", retryable=False))]
+        words = f"PostgreSQL cannot store it: {error}"
+        self._outbox[0] = attempt, failure(attempt, "InvalidResult", words, retryable=False)
 
     async def _send_releases(self) -> int:
-        group, self._releases = self._releases, []
-        try:
-            answer = await self._store.release(self._worker, [a.id for a in group], [a.fence for a in group])
-        except BaseException:
-            self._releases = group + self._releases
-            raise
+        group = list(self._releases)
+        answer = await self._store.release(self._worker, [a.id for a in group], [a.fence for a in group])
         busy = self._answered(group, answer)
-        self._releases += [attempt for attempt in group if attempt.id in busy]
+        self._releases[: len(group)] = [attempt for attempt in group if attempt.id in busy]
         return len(busy)
 
     def _answered(self, group: list[Attempt], answer: Missed) -> set[int]:
