@@ -64,8 +64,8 @@ BAD = {
     "timeout negative": ("timeout", "'-1 s'", "timeout must be over 0 and at most 30 days"),
     "timeout 31 days": ("timeout", "'31 days'", "timeout must be over 0 and at most 30 days"),
     "retry_base 0": ("retry_base", "'0'", "retry_base must be over 0 and at most retry_cap"),
-    "retry_base 31 days": ("retry_base", "'31 days'", "retry_base and retry_cap must be over 0 and at most 30 days"),
-    "retry_cap 31 days": ("retry_cap", "'31 days'", "retry_cap must be at most 30 days"),
+    "retry_base 31 days": ("retry_base", "'31 days'", "retry_base must be over 0 and at most retry_cap and 30 days"),
+    "retry_cap 31 days": ("retry_cap", "'31 days'", "retry_cap must be over 0 and at most 30 days"),
 }
 NAMELESS = {
     "kind missing": ("payload", "'{}'", "kind must be 1 to 100 letters"),
@@ -75,15 +75,15 @@ NAMELESS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["k", "undeclared"])
 @pytest.mark.parametrize("case", BAD)
-async def test_a_bad_value_is_refused_by_column_and_rule(db, case, kind):
+async def test_a_bad_value_is_refused_by_column_and_rule(db, case):
     column, value, words = BAD[case]
 
-    error = await refused(db, f"INSERT INTO scheduler.jobs (kind, {column}) VALUES ('{kind}', {value})")
-
-    assert words in error.message
-    assert column in {error.column_name, (error.constraint_name or "").split(" ")[0]}
+    for kind in ("k", "undeclared"):
+        error = await refused(db, f"INSERT INTO scheduler.jobs (kind, {column}) VALUES ('{kind}', {value})")
+        assert words in error.message
+        assert column == error.column_name
+        assert error.hint
 
 
 @pytest.mark.parametrize("case", NAMELESS)
@@ -103,19 +103,11 @@ async def refused(db, statement):
     assert await db.fetchval("SELECT count(*) FROM scheduler.jobs") == 0
     assert await db.fetchval("SELECT count(*) FROM scheduler.dependencies") == 0
     assert await db.fetchval("SELECT count(*) FROM scheduler.idempotency_keys") == 0
-    assert await status(db, await insert(db)) == "PENDING"
+    neighbour = await insert(db)
+    assert await status(db, neighbour) == "PENDING"
+    await db.execute("DELETE FROM scheduler.jobs_active WHERE id = $1", neighbour)
     assert caught.value.sqlstate == "23514", caught.value
     return caught.value
-
-
-@pytest.mark.parametrize("column", ["priority", "retry_base", "timeout", "run_at", "queue", "payload"])
-async def test_an_error_tells_the_way_out_where_the_rule_alone_does_not(db, column):
-    """Rules that stand as CHECKs say it in their name; the others have a hint."""
-    _, value, _ = next(case for case in BAD.values() if case[0] == column)
-
-    error = await refused(db, f"INSERT INTO scheduler.jobs (kind, {column}) VALUES ('k', {value})")
-
-    assert error.hint or error.constraint_name.startswith(column)
 
 
 async def test_a_job_cannot_depend_on_itself(db):
@@ -213,7 +205,7 @@ async def test_a_base_over_its_cap_is_refused(db, kind):
         db, f"INSERT INTO scheduler.jobs (kind, retry_base, retry_cap) VALUES ('{kind}', '2 s', '1 s')"
     )
 
-    assert error.constraint_name == "retry_base must be over 0 and at most retry_cap"
+    assert error.message == "retry_base must be over 0 and at most retry_cap and 30 days"
 
 
 async def test_a_thousand_rows_go_in_with_one_statement(db):

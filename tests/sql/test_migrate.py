@@ -19,12 +19,13 @@ FUNCTIONS = (
     "SELECT proname, oid, xmin, proacl, prosrc FROM pg_proc WHERE pronamespace = 'scheduler'::regnamespace ORDER BY 1"
 )
 TRIGGERS = "SELECT tgname, tgrelid::regclass FROM pg_trigger ORDER BY 1, 2"
-FORGET = """
+OLD = "of an older version"
+FORGET = f"""
 DO $$ DECLARE f regprocedure; BEGIN
   FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'scheduler'::regnamespace LOOP
-    EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'of an older version');
+    EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, '{OLD}');
   END LOOP;
-  COMMENT ON VIEW scheduler.queue_depth IS 'of an older version';
+  COMMENT ON VIEW scheduler.queue_depth IS '{OLD}';
 END $$"""
 
 
@@ -56,9 +57,9 @@ async def test_migrating_again_changes_nothing(db, dsn):
 async def test_a_function_whose_text_changed_is_installed_again_and_keeps_its_grants(db, dsn):
     await db.execute("GRANT EXECUTE ON FUNCTION scheduler.new_epoch() TO scheduler_viewer")
     before = {record["proname"]: record for record in await db.fetch(FUNCTIONS)}
-    await db.execute("""
+    await db.execute(f"""
         CREATE OR REPLACE FUNCTION scheduler.new_epoch() RETURNS bigint LANGUAGE sql AS 'SELECT 42::bigint';
-        COMMENT ON FUNCTION scheduler.new_epoch() IS 'of an older version'""")
+        COMMENT ON FUNCTION scheduler.new_epoch() IS '{OLD}'""")
 
     await migrate(dsn)
 
@@ -71,7 +72,7 @@ async def test_a_function_whose_text_changed_is_installed_again_and_keeps_its_gr
 
 async def test_a_view_whose_text_changed_is_made_again_with_its_grants(db, dsn, login):
     viewer = await login("scheduler_viewer")
-    await db.execute("COMMENT ON VIEW scheduler.queue_depth IS 'of an older version'")
+    await db.execute(f"COMMENT ON VIEW scheduler.queue_depth IS '{OLD}'")
 
     await migrate(dsn)
 
@@ -106,7 +107,8 @@ async def test_claims_go_on_while_a_migration_waits_for_readers_and_writers(db, 
 
     assert len(waits) > 20
     assert max(waits) < 1
-    assert await db.fetchval("SELECT count(*) FROM pg_description WHERE description = 'of an older version'") == 0
+    assert await db.fetchval("SELECT obj_description('scheduler.queue_depth'::regclass)") != OLD
+    assert await db.fetchval("SELECT obj_description('scheduler.wake(text[])'::regprocedure)") != OLD
 
 
 async def waiting_for_a_lock(db):

@@ -34,49 +34,58 @@ async def test_on_conflict_do_nothing_works_for_a_submitter(db, login):
     assert [await submitter.fetchval(statement) is None for _ in range(2)] == [False, True]
 
 
-@pytest.mark.parametrize(
-    "column",
-    ["status", "submitted_at", "attempt", "fence", "worker_id", "rank_at", "result", "schedule_id", "line", "unmet"],
+COMPUTED = (
+    "status",
+    "submitted_at",
+    "attempt",
+    "fence",
+    "worker_id",
+    "rank_at",
+    "result",
+    "schedule_id",
+    "line",
+    "unmet",
 )
-async def test_a_submitter_may_not_write_what_the_scheduler_computes(db, login, column):
+FORBIDDEN = (
+    "INSERT INTO scheduler.jobs (kind, colour) VALUES ('k', 'red')",
+    "INSERT INTO scheduler.jobs_active (kind) VALUES ('k')",
+    "INSERT INTO scheduler.jobs_finished (kind) VALUES ('k')",
+    "SELECT payload FROM scheduler.jobs",
+    "SELECT * FROM scheduler.jobs",
+    "SELECT result FROM scheduler.jobs",
+    "UPDATE scheduler.jobs SET payload = '{}'",
+    "DELETE FROM scheduler.jobs",
+    "TRUNCATE scheduler.jobs",
+    "SELECT id FROM scheduler.jobs FOR UPDATE",
+    "SELECT * FROM scheduler.claim(gen_random_uuid(), gen_random_uuid(), '{default}', '{k}', 1, '30 s')",
+    "SELECT scheduler.cancel('{1}')",
+    "SELECT scheduler.take_key('k', 'x', 1, '1 h')",
+    "SELECT scheduler.hold_parents(1, '{1}', 'run')",
+    "SELECT scheduler.finish('{}')",
+    "SELECT scheduler.new_epoch()",
+    "UPDATE scheduler.epoch SET epoch = 0",
+    "SELECT FROM scheduler.idempotency_keys",
+    "CREATE TABLE scheduler.mine (a int)",
+)
+
+
+async def test_a_submitter_may_not_write_what_the_scheduler_computes(db, login):
     submitter = await login("scheduler_submitter")
 
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await submitter.execute(f"INSERT INTO scheduler.jobs (kind, {column}) VALUES ('k', NULL)")
+    for column in COMPUTED:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await submitter.execute(f"INSERT INTO scheduler.jobs (kind, {column}) VALUES ('k', NULL)")
 
     assert await db.fetchval("SELECT count(*) FROM scheduler.jobs") == 0
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "INSERT INTO scheduler.jobs (kind, colour) VALUES ('k', 'red')",
-        "INSERT INTO scheduler.jobs_active (kind) VALUES ('k')",
-        "INSERT INTO scheduler.jobs_finished (kind) VALUES ('k')",
-        "SELECT payload FROM scheduler.jobs",
-        "SELECT * FROM scheduler.jobs",
-        "SELECT result FROM scheduler.jobs",
-        "UPDATE scheduler.jobs SET payload = '{}'",
-        "DELETE FROM scheduler.jobs",
-        "TRUNCATE scheduler.jobs",
-        "SELECT id FROM scheduler.jobs FOR UPDATE",
-        "SELECT * FROM scheduler.claim(gen_random_uuid(), gen_random_uuid(), '{default}', '{k}', 1, '30 s')",
-        "SELECT scheduler.cancel('{1}')",
-        "SELECT scheduler.take_key('k', 'x', 1, '1 h')",
-        "SELECT scheduler.hold_parents(1, '{1}', 'run')",
-        "SELECT scheduler.finish('{}')",
-        "SELECT scheduler.new_epoch()",
-        "UPDATE scheduler.epoch SET epoch = 0",
-        "SELECT FROM scheduler.idempotency_keys",
-        "CREATE TABLE scheduler.mine (a int)",
-    ],
-)
-async def test_a_submitter_may_do_nothing_else(db, login, statement):
+async def test_a_submitter_may_do_nothing_else(db, login):
     await insert(db)
     submitter = await login("scheduler_submitter")
 
-    with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedColumnError)):
-        await submitter.execute(statement)
+    for statement in FORBIDDEN:
+        with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedColumnError)):
+            await submitter.execute(statement)
 
 
 async def test_a_role_of_no_group_can_do_nothing(db, login):
