@@ -2,9 +2,9 @@
 
     python benchmarks/drain.py [--jobs 60000] [--repeats 3] [--dsn URL]
 
-Without --dsn it starts a server of its own in a temporary folder: the binaries of the `embedded` extra, or Debian's with
---debian 15; fsync and synchronous_commit are on. Client and server share the machine. Time runs from the first started_at
-to the last finished_at, so the start of the processes is not counted. One line per run, then the medians.
+Without --dsn it starts a server of its own in a temporary folder: the binaries of the `embedded` extra, or Debian's
+with --debian 15; fsync and synchronous_commit are on. Client and server share the machine. Time runs from the first
+started_at to the last finished_at, so the start of the processes is not counted. One line per run, then the medians.
 """
 
 import argparse
@@ -47,20 +47,27 @@ def server(debian: int | None) -> Iterator[str]:
 
 async def load(db: asyncpg.Connection, jobs: int) -> None:
     await db.execute("TRUNCATE scheduler.jobs, scheduler.attempts, scheduler.dependencies")
-    await db.execute("INSERT INTO scheduler.jobs (kind, payload) SELECT 'noop', jsonb_build_object('n', g) FROM generate_series(1, $1::int) g", jobs)
+    await db.execute(
+        """INSERT INTO scheduler.jobs (kind, payload)
+           SELECT 'noop', jsonb_build_object('n', g) FROM generate_series(1, $1::int) g""",
+        jobs,
+    )
     await db.execute("ANALYZE scheduler.jobs_active")
     await db.execute("CHECKPOINT")
 
 
 def start_workers(dsn: str, workers: int, slots: int) -> list[subprocess.Popen[bytes]]:
-    command = [Path(sys.executable).with_name("scheduler-worker"), "--app", "jobs", "--async", str(slots), "--log", "warning"]
+    program = Path(sys.executable).with_name("scheduler-worker")
+    command = [program, "--app", "jobs", "--async", str(slots), "--log", "warning"]
     environment = os.environ | {"SCHEDULER_DSN": dsn}
     return [subprocess.Popen(command, cwd=HERE, env=environment) for _ in range(workers)]
 
 
 async def drain(db: asyncpg.Connection, dsn: str, workers: int, slots: int, jobs: int) -> float:
     await load(db, jobs)
-    before = await db.fetchrow("SELECT pg_current_wal_lsn() AS lsn, xact_commit FROM pg_stat_database WHERE datname = current_database()")
+    before = await db.fetchrow(
+        "SELECT pg_current_wal_lsn() AS lsn, xact_commit FROM pg_stat_database WHERE datname = current_database()"
+    )
     processes = start_workers(dsn, workers, slots)
     try:
         while await db.fetchval("SELECT EXISTS (SELECT FROM scheduler.jobs_active)"):

@@ -47,25 +47,56 @@ def server_dsn(request):
         yield os.environ.get("SCHEDULER_TEST_DSN") or _started(request.config.getoption("--postgres"), stack)
 
 
+class Databases:
+    """Make and drop databases over one connection; its event loop is another thread's, as a test's may be running."""
+
+    def __init__(self, server_dsn):
+        self._address = urlsplit(server_dsn)
+        self._runner = asyncio.Runner()
+        self._thread = ThreadPoolExecutor(1)
+        self._connection = self.run(asyncpg.connect(server_dsn))
+
+    def run(self, coroutine):
+        return self._thread.submit(self._runner.run, coroutine).result()
+
+    @contextlib.contextmanager
+    def database(self, template="template0"):
+        name = f"leasework_test_{secrets.token_hex(6)}"
+        self.run(self._connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        yield self._address._replace(path=f"/{name}").geturl()
+        self.run(self._connection.execute(f"DROP DATABASE {name} WITH (FORCE)"))
+
+    def close(self):
+        self.run(self._connection.close())
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
+
+
 @pytest.fixture(scope="session")
-def template(server_dsn):
+def databases(server_dsn):
+    with contextlib.closing(Databases(server_dsn)) as databases:
+        yield databases
+
+
+@pytest.fixture(scope="session")
+def template(databases):
     """The name of a database with the newest schema, to be cloned."""
-    with _database(server_dsn) as dsn:
-        _run(migrate(dsn))
-        yield _name(dsn)
+    with databases.database() as dsn:
+        databases.run(migrate(dsn))
+        yield urlsplit(dsn).path.removeprefix("/")
 
 
 @pytest.fixture
-def dsn(server_dsn, template):
+def dsn(databases, template):
     """The address of a fresh database with the newest schema."""
-    with _database(server_dsn, template) as address:
+    with databases.database(template) as address:
         yield address
 
 
 @pytest.fixture
-def empty_dsn(server_dsn):
+def empty_dsn(databases):
     """The address of a fresh database with nothing in it."""
-    with _database(server_dsn) as address:
+    with databases.database() as address:
         yield address
 
 
@@ -158,29 +189,3 @@ def _container(stack):
                 failure = f"no Docker daemon: {error}"
         gc.collect()  # the socket that was left open on the way
     pytest.skip(failure)
-
-
-@contextlib.contextmanager
-def _database(server_dsn, template="template0"):
-    name = f"leasework_test_{secrets.token_hex(6)}"
-    _run(_execute(server_dsn, f"CREATE DATABASE {name} TEMPLATE {template}"))
-    yield urlsplit(server_dsn)._replace(path=f"/{name}").geturl()
-    _run(_execute(server_dsn, f"DROP DATABASE {name} WITH (FORCE)"))
-
-
-async def _execute(dsn, statement):
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
-def _name(dsn):
-    return urlsplit(dsn).path.removeprefix("/")
-
-
-def _run(coroutine):
-    """Run it in a thread: a test's event loop may be running in this one."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()

@@ -60,6 +60,7 @@ class Keeper:
         self._home_thread = threading.get_ident()
         self._turn = now()  # when the worker's event loop last had its turn
         self._reported_block = False
+        self._failures = 0
         self._connection: asyncpg.Connection[Any] | None = None
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,11 +127,14 @@ class Keeper:
                     self._worker, [a.id for a in due], [a.fence for a in due], self._lease
                 )
         except (SchedulerError, TimeoutError, OSError) as error:
-            log.warning("leases could not be renewed: %s", error)
+            self._failures += 1
+            if self._failures in {1, 10} or self._failures % 100 == 0:
+                log.warning("leases could not be renewed: %s (failure %d, trying again)", error, self._failures)
             if self._connection is not None:
                 self._connection.terminate()
                 self._connection = None
             return min(BUSY_AGAIN, self._every)
+        self._failures = 0
         by_id = {a.id: a for a in due}
         for attempt in due:
             if attempt.id not in missed.lost and attempt.id not in missed.busy:
