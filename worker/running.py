@@ -47,6 +47,8 @@ class Running:
     def begin(self, executor: Executor, row: asyncpg.Record, sent: float) -> None:
         """Start one claimed row."""
         attempt = Attempt(self._context(row), executor, sent)
+        if older := self._leases.get(attempt.id):  # reaped, and claimed again by this very worker
+            self.lost([older])
         self._leases[attempt.id] = attempt
         self._open += 1
         self._all_ended.clear()
