@@ -106,6 +106,7 @@ async def connect(request):
     opened = []
 
     async def connect(address=None, **options):
+        options = {"server_settings": {"lock_timeout": "20s"}} | options  # who waits for ever fails instead
         opened.append(await asyncpg.connect(address or request.getfixturevalue("dsn"), **options))
         return opened[-1]
 

@@ -32,16 +32,6 @@ async def test_a_row_of_an_undeclared_kind_waits_and_the_first_declaration_fills
     assert [job["timeout"] for job in await claim(db, 5, ["new"], ["mails"])] == [60]
 
 
-async def test_what_a_waiting_row_set_itself_stays(db):
-    job_id = await insert(db, "new", queue="mine", priority=0, max_attempts=9, timeout=timedelta(seconds=7))
-
-    await declare(db, NEW)
-
-    job = await row(db, job_id)
-    assert (job["queue"], job["priority"], job["max_attempts"], job["max_crashes"]) == ("mine", 0, 9, 3)
-    assert (job["timeout"], job["retry_base"]) == (timedelta(seconds=7), timedelta(seconds=5))
-
-
 async def test_waiting_rows_of_every_status_are_filled_in(db, clock):
     parent = await insert(db)
     blocked = await insert(db, "new", depends_on=[parent])
@@ -89,8 +79,10 @@ async def test_no_row_that_was_let_in_can_prevent_the_declaration_of_its_kind(db
     assert (await row(db, job_id))["timeout"] == timedelta(seconds=60)
 
 
-async def test_a_declaration_waits_for_an_open_insert_and_fills_it_in(db, connect):
+@pytest.mark.parametrize("seen", [False, True], ids=["of a kind never seen", "of a kind seen before"])
+async def test_a_declaration_waits_for_an_open_insert_and_fills_it_in(db, connect, seen):
     submitter, worker = await connect(), await connect()
+    await insert_many(db, int(seen), "new")
 
     async with submitter.transaction():
         job_id = await insert(submitter, "new")

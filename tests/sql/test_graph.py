@@ -152,17 +152,6 @@ async def test_a_cascade_stops_at_a_child_with_the_policy_run(db):
     assert await statuses(db, [runs, below]) == {runs: "PENDING", below: "BLOCKED"}
 
 
-async def test_a_diamond_is_resolved_once(db):
-    top = await insert(db)
-    left, right = await insert(db, depends_on=[top]), await insert(db, depends_on=[top])
-    bottom = await insert(db, depends_on=[left, right])
-
-    await resolve_all(db, await finish(db, top))
-    await resolve_all(db, await finish(db, left, right))
-
-    assert await status(db, bottom) == "PENDING"
-
-
 async def test_a_fan_in_of_a_thousand_waits_for_the_last(db):
     parents = await insert_many(db, 1000)
     child = await insert(db, depends_on=parents)

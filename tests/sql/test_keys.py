@@ -85,6 +85,20 @@ async def test_a_key_is_held_while_its_job_is_unfinished_however_long(db, clock)
     assert await submit(db, idempotency_key="one") == job_id
 
 
+async def test_a_key_whose_window_ended_goes_to_one_of_two_who_take_it_at_once(db, connect, clock):
+    job = await start(db, idempotency_key="one")
+    await end(db, job)
+    await clock.advance(DAY + 1)
+    first, second = await connect(), await connect()
+
+    async with first.transaction():
+        job_id = await submit(first, idempotency_key="one")
+        submitting = asyncio.create_task(submit(second, idempotency_key="one"))
+        await until_waiting(db, second)
+
+    assert await submitting == job_id != job["id"]
+
+
 async def test_the_window_is_the_kinds(db, clock):
     await declare(db, {"kind": "short", "idempotency_window": 60})
     job = await start(db, "short", idempotency_key="one", queue="default")

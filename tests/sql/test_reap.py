@@ -3,6 +3,8 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from .steps import (
     LEASE,
     attempts,
@@ -20,6 +22,18 @@ from .steps import (
     status,
     until_waiting,
 )
+
+# The second reading is the first in the statement that looks for lapsed leases: its snapshot is taken.
+CLOCK_THAT_WAITS_AT_THE_REAPERS_LOOK = """
+CREATE SEQUENCE scheduler.readings;
+GRANT USAGE ON SEQUENCE scheduler.readings TO PUBLIC;
+CREATE OR REPLACE FUNCTION scheduler.clock() RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF nextval('scheduler.readings') = 2 THEN
+    PERFORM pg_advisory_xact_lock(1);
+  END IF;
+  RETURN (SELECT at FROM scheduler.test_clock);
+END $$"""
 
 
 async def test_only_lapsed_leases_are_reaped(db, clock):
@@ -137,6 +151,22 @@ async def test_a_settlement_under_way_wins(db, connect, clock):
 
     assert (await reap(db))["reaped"] == []
     assert await status(db, job["id"]) == "COMPLETED"
+
+
+@pytest.mark.parametrize("verb", ["renew", "settle"])
+async def test_a_verb_that_commits_between_the_reapers_look_and_its_lock_wins(db, connect, clock, verb):
+    job, worker, reaper = await start(db), await connect(), await connect()
+    await clock.advance(31)
+    await db.execute(CLOCK_THAT_WAITS_AT_THE_REAPERS_LOOK)
+    await db.execute("SELECT pg_advisory_lock(1)")
+
+    reaping = asyncio.create_task(reap(reaper))
+    await until_waiting(db, reaper)
+    await (renew(worker, [job]) if verb == "renew" else end(worker, job))
+    await db.execute("SELECT pg_advisory_unlock(1)")
+
+    assert (await reaping)["reaped"] == []
+    assert await status(db, job["id"]) == ("RUNNING" if verb == "renew" else "COMPLETED")
 
 
 async def test_a_settlement_behind_a_reap_under_way_is_busy_and_then_lost(db, connect, clock):

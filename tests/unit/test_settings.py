@@ -67,7 +67,7 @@ def test_the_bounds_of_a_lease_are_allowed(lease):
     assert WorkerSettings(lease=lease).lease == lease
 
 
-@pytest.mark.parametrize("grace", [seconds(-1), 30, "30"])
+@pytest.mark.parametrize("grace", [seconds(-1), 30, "30", None])
 def test_a_grace_that_is_no_duration_is_refused(grace):
     with pytest.raises(ConfigurationError, match=r"^grace"):
         WorkerSettings(grace=grace)
@@ -77,7 +77,7 @@ def test_no_grace_is_allowed():
     assert WorkerSettings(grace=timedelta(0)).grace == timedelta(0)
 
 
-@pytest.mark.parametrize("poll", [timedelta(0), seconds(0.001), seconds(-1), 1])
+@pytest.mark.parametrize("poll", [timedelta(0), seconds(0.001), seconds(-1), 1, None])
 def test_a_poll_that_would_be_a_busy_loop_is_refused(poll):
     with pytest.raises(ConfigurationError, match=r"^poll"):
         WorkerSettings(poll=poll)

@@ -1,0 +1,178 @@
+"""The processes of CpuBoundJobs: they die with their worker, run its code, and are never mistaken for one another."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import jobs
+import pytest
+from witness import children_of, ended, has_status, insert, insert_many, is_alive, until
+
+from worker.processes import Child
+
+SOON = timedelta(seconds=15)
+
+# What a user may have lying about in the folder a worker is started in.
+HOSTILE = "raise SystemExit('this is the file of the user, and not ours')\n"
+APP = """
+from pathlib import Path
+
+from scheduler import AsyncJob, CpuBoundJob
+
+class HereAsync(AsyncJob):
+    async def run(self, ctx):
+        return facts()
+
+class HereInProcess(CpuBoundJob):
+    def run(self, ctx):
+        return facts()
+
+def facts():
+    import colorsys
+
+    import scheduler
+    import worker
+
+    return [worker.__file__, scheduler.__file__, colorsys.__file__]
+"""
+
+
+def open_descriptors():
+    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
+
+
+async def has_no_child_left(process, pids, seconds=2):
+    await until(lambda: not any(is_alive(pid) for pid in pids), f"of {process.pid} no child should be left", seconds)
+
+
+@pytest.mark.parametrize("kind", ["Hog", "HogInC"])
+async def test_a_busy_child_dies_with_its_worker(db, launch, gate, kind):
+    process, gate = await launch().ready(), gate()
+    await insert(db, kind, {"path": gate.path})
+    ((_, pid),) = await gate.begun()
+    assert pid in children_of(process.pid)
+
+    process.send(signal.SIGKILL)
+
+    await has_no_child_left(process, [pid])
+
+
+async def test_an_idle_child_dies_with_its_worker(scheduler, launch):
+    process = await launch().ready()
+    found = await (await scheduler.submit(jobs.Where())).result(SOON)
+    assert found["parent"] == process.pid
+
+    process.send(signal.SIGKILL)
+
+    await has_no_child_left(process, [found["pid"]])
+
+
+async def test_a_busy_child_ends_with_its_worker_at_the_end_of_grace(db, launch, gate):
+    process, gate = await launch(grace=0.2).ready(), gate()
+    job_id = await insert(db, "HogInC", {"path": gate.path})
+    ((_, pid),) = await gate.begun()
+
+    process.send(signal.SIGTERM)
+
+    assert await process.exits(5) == 6
+    assert not is_alive(pid)
+    assert (await has_status(db, job_id, "PENDING"))["failures"] == 0
+
+
+async def test_signals_to_the_whole_group_do_not_end_a_child(db, launch, gate):
+    process, gate = await launch().ready(), gate()
+    job_id = await insert(db, "WaitInProcess", {"path": gate.path})
+    ((_, pid),) = await gate.begun()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(pid, number)
+    gate.open()
+
+    job = await ended(db, job_id)
+    assert (job["status"], job["attempt"]) == ("COMPLETED", 1)
+    assert process.popen.poll() is None
+
+
+async def test_a_program_that_a_child_starts_can_be_ended_by_signals(scheduler, work, tmp_path, monkeypatch):
+    (tmp_path / "starts_a_program.py").write_text(
+        "import signal, subprocess\n"
+        "from scheduler import CpuBoundJob\n"
+        "class StartsAProgram(CpuBoundJob):\n"
+        "    def run(self, ctx):\n"
+        "        program = subprocess.Popen(['sleep', '60'])\n"
+        "        program.send_signal(signal.SIGTERM)\n"
+        "        return program.wait()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import starts_a_program
+
+    await work(kinds=[starts_a_program.StartsAProgram])
+
+    handle = await scheduler.submit(starts_a_program.StartsAProgram())
+
+    assert await handle.result(SOON) == -signal.SIGTERM
+
+
+async def test_files_of_the_user_shadow_nothing_of_ours(db, launch, tmp_path):
+    (tmp_path / "worker.py").write_text(HOSTILE)
+    (tmp_path / "scheduler.py").write_text(HOSTILE)
+    (tmp_path / "colorsys.py").write_text("# the user's own, which goes before that of the library\n")
+    (tmp_path / "service.py").write_text(APP)
+    await launch(app="service", folder=tmp_path).ready()
+
+    found = await ended(db, await insert(db, "HereAsync"), await insert(db, "HereInProcess"))
+
+    packages = Path(sys.modules["worker"].__file__).parent.parent
+    expected = [str(packages / "worker/__init__.py"), str(packages / "scheduler/__init__.py")]
+    for job in found.values():
+        ours, users = json.loads(job["result"])[:2], json.loads(job["result"])[2]
+        assert ours == expected
+        assert users == str(tmp_path / "colorsys.py")
+
+
+async def test_children_are_kept_for_the_next_job(scheduler, work):
+    await work(processes=1)
+
+    pids = {(await (await scheduler.submit(jobs.Where())).result(SOON))["pid"] for _ in range(5)}
+
+    assert len(pids) == 1
+    assert pids != {os.getpid()}
+
+
+async def test_a_child_that_was_told_to_die_gets_no_other_job():
+    child = Child.spawn([jobs.__name__])
+    try:
+        await child.ready()
+        child.kill()
+
+        assert not child.alive  # although the kernel may not have got round to it
+    finally:
+        await child.close()
+
+
+async def test_a_timeout_at_the_moment_of_the_answer_harms_no_other_job(db, work, gate):
+    await work(processes=1)
+    tight = await insert_many(db, 15, "EchoInProcess", timeout=timedelta(milliseconds=3), max_attempts=1)
+    others = await insert_many(db, 15, "EchoInProcess", max_attempts=1)
+
+    found = await ended(db, *tight, *others, seconds=30)
+
+    assert {found[job_id]["status"] for job_id in tight} <= {"COMPLETED", "TIMED_OUT"}
+    assert {found[job_id]["error"] for job_id in others} == {None}
+
+
+async def test_no_descriptor_is_left_of_a_child():
+    before = open_descriptors()
+
+    for module in (jobs.__name__, "no_such_module", "json"):
+        child = Child.spawn([module])
+        with contextlib.suppress(ChildProcessError):
+            await child.ready()
+        await child.close()
+    await Child.spawn([]).close()  # before it is ready
+
+    assert open_descriptors() == before

@@ -1,0 +1,109 @@
+"""Whatever a handler does, it ends its own job, with readable words, and no other."""
+
+import pytest
+from witness import attempts, ended, insert, insert_many
+
+from scheduler.error_text import TEXT_LIMIT
+
+IN_PROCESS = ["Act", "ActInThread", "ActInProcess"]
+
+# What each is stored as: the type, and words of the message.
+RAISED = {
+    "sys_exit": ("SystemExit", "the handler called sys.exit(enough)"),
+    "keyboard_interrupt": ("KeyboardInterrupt", ""),
+    "generator_exit": ("GeneratorExit", ""),
+    "cancelled_error": ("asyncio.exceptions.CancelledError", ""),
+    "unreadable": ("jobs.UnreadableError", "<no message: RuntimeError while reading it>"),
+    "unpicklable": ("jobs.UnpicklableError", "one"),
+    "huge_message": ("ValueError", "[cut from 50,000,000 characters]"),
+    "nul": ("ValueError", "a\ufffdb"),
+    "surrogate": ("ValueError", "a\ufffdb"),
+    "circle": ("ValueError", "first"),
+    "recursion": ("RecursionError", "maximum recursion depth"),
+    "memory": ("MemoryError", ""),
+}
+KILLED = {
+    "os_exit": "the process that ran the job ended with exit code 7",
+    "segfault": "the process that ran the job was ended by SIGSEGV",
+    "sigkill": "the process that ran the job was ended by SIGKILL",
+}
+
+
+def is_unharmed(neighbours):
+    return {(job["status"], job["attempt"], job["failures"]) for job in neighbours.values()} == {("COMPLETED", 1, 0)}
+
+
+@pytest.mark.parametrize("kind", IN_PROCESS)
+async def test_what_a_handler_raises_ends_its_own_job_readably(db, work, kind):
+    echo = kind.replace("Act", "Echo")
+    before = await insert_many(db, 25, echo)
+    hostile = {action: await insert(db, kind, {"action": action}, max_attempts=1) for action in RAISED}
+    after = await insert_many(db, 25, echo)
+
+    await work()
+
+    found = await ended(db, *before, *hostile.values(), *after)
+    assert is_unharmed({job_id: found[job_id] for job_id in before + after})
+    for action, (error_type, words) in RAISED.items():
+        job, (attempt,) = found[hostile[action]], await attempts(db, hostile[action])
+        assert (action, job["status"], job["attempt"]) == (action, "FAILED", 1)
+        assert (action, attempt["outcome"], attempt["error_type"]) == (action, "failed", error_type)
+        assert words in attempt["error"]
+        assert error_type in attempt["traceback"]
+        assert len(attempt["error"].encode()) <= TEXT_LIMIT
+        assert len(attempt["traceback"].encode()) <= TEXT_LIMIT
+
+
+async def test_a_child_that_dies_costs_one_attempt_of_one_job(db, work):
+    worker = await work(processes=2)
+    before = await insert_many(db, 15, "EchoInProcess")
+    hostile = {action: await insert(db, "ActInProcess", {"action": action}, max_attempts=1) for action in KILLED}
+    after = await insert_many(db, 15, "EchoInProcess")
+
+    found = await ended(db, *before, *hostile.values(), *after)
+
+    assert is_unharmed({job_id: found[job_id] for job_id in before + after})
+    for action, words in KILLED.items():
+        job, (attempt,) = found[hostile[action]], await attempts(db, hostile[action])
+        assert (job["status"], job["failures"], job["crashes"]) == ("FAILED", 1, 0)
+        assert (attempt["error_type"], attempt["error"]) == ("ChildDied", words)
+    assert all(executor.slots.taken == 0 for executor in worker.executors)
+
+
+async def test_a_real_worker_outlives_all_of_it(db, launch):
+    process = await launch().ready()
+    hostile = [
+        await insert(db, kind, {"action": action}, max_attempts=1) for kind in IN_PROCESS for action in RAISED
+    ] + [await insert(db, "ActInProcess", {"action": action}, max_attempts=1) for action in KILLED]
+    neighbours = await insert_many(db, 50, "Echo")
+
+    found = await ended(db, *hostile, *neighbours, seconds=40)
+
+    assert {found[job_id]["status"] for job_id in hostile} == {"FAILED"}
+    assert is_unharmed({job_id: found[job_id] for job_id in neighbours})
+    assert process.popen.poll() is None
+    assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("action", ["empty_snooze", "empty_retry_after"])
+@pytest.mark.parametrize("kind", IN_PROCESS)
+async def test_a_steering_exception_without_a_delay_is_a_failure(db, work, kind, action):
+    worker = await work()
+    neighbours = await insert_many(db, 10, kind.replace("Act", "Echo"))
+
+    job_id = await insert(db, kind, {"action": action}, max_attempts=1)
+
+    assert (await ended(db, job_id, seconds=5))["status"] == "FAILED"
+    assert is_unharmed(await ended(db, *neighbours))
+    assert all(executor.slots.taken == 0 for executor in worker.executors)
+
+
+async def test_a_child_whose_channel_was_written_to_is_replaced(db, work):
+    await work(processes=1)
+    neighbours = await insert_many(db, 5, "EchoInProcess")
+
+    job_id = await insert(db, "Noisy", max_attempts=1)
+
+    neighbours += await insert_many(db, 5, "EchoInProcess")
+    assert (await ended(db, job_id))["status"] == "FAILED"
+    assert is_unharmed(await ended(db, *neighbours))
