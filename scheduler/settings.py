@@ -69,7 +69,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
             _check_slots(name, getattr(self, name))
         for name in ("lease", "renew_every", "grace", "poll"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
+            if (value, name) != (None, "renew_every") and (not isinstance(value, timedelta) or value < timedelta(0)):
                 raise ConfigurationError(f"{name} must be a timedelta of 0 or more")
         if not timedelta(seconds=1) <= self.lease <= timedelta(hours=1):
             raise ConfigurationError(f"lease ({_words(self.lease)}) must lie between 1 s and 1 hour")

@@ -16,7 +16,6 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from scheduler.errors import SchedulerError
 from scheduler.store import Store, open_connection
 from worker.attempt import Attempt, now
 
@@ -80,7 +79,6 @@ class Keeper:
     async def stop(self) -> None:
         """End the thread; the last thing a worker stops."""
         self._stopping.set()
-        self.poke()
         await asyncio.to_thread(self._thread.join, 1.0)
 
     def _tick_home(self) -> None:
@@ -94,15 +92,21 @@ class Keeper:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._poked = asyncio.Event()
-        renew_at = now() + min(self._every, BEAT)
-        while not self._stopping.is_set():
-            poked = await self._wait(min(TICK, max(renew_at - now(), 0.01)))
+        renewing = asyncio.create_task(self._renew_again_and_again())
+        while not self._stopping.is_set():  # beside the renewals: while one hangs, leases run out all the same
             self._watch_loop()
-            self._watch_leases()
-            if poked or now() >= renew_at:
-                renew_at = now() + await self._renew(everything=poked)
+            soonest = self._watch_leases()
+            await asyncio.sleep(min(TICK, max(soonest, 0.01)))
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
         if self._connection is not None:
             self._connection.terminate()
+
+    async def _renew_again_and_again(self) -> None:
+        pause = min(self._every, BEAT)
+        while True:
+            poked = await self._wait(pause)
+            pause = await self._renew(everything=poked)
 
     async def _wait(self, seconds: float) -> bool:
         assert self._poked is not None
@@ -126,7 +130,7 @@ class Keeper:
                 missed = await Store(self._connection).renew(
                     self._worker, [a.id for a in due], [a.fence for a in due], self._lease
                 )
-        except (SchedulerError, TimeoutError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever fails once, renewing never ends
             self._failures += 1
             if self._failures in {1, 10} or self._failures % 100 == 0:
                 log.warning("leases could not be renewed: %s (failure %d, trying again)", error, self._failures)
@@ -147,9 +151,12 @@ class Keeper:
         if attempts:
             self._home.call_soon_threadsafe(whom, attempts)
 
-    def _watch_leases(self) -> None:
+    def _watch_leases(self) -> float:
+        """Stop what has outlived its lease by our own clock; return in how many seconds the next one would."""
         last = now() - self._lease.total_seconds() * (1 - MARGIN)
-        self._tell(self._lost, [a for a in list(self._leases.values()) if a.leased_at < last and a.verdict != "lost"])
+        held = [a for a in list(self._leases.values()) if a.open and a.verdict != "lost"]
+        self._tell(self._lost, [a for a in held if a.leased_at <= last])
+        return min((a.leased_at - last for a in held if a.leased_at > last), default=TICK)
 
     def _watch_loop(self) -> None:
         blocked = now() - self._turn

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from worker.attempt import Attempt, Settlement, decided, failure
+from worker.attempt import Attempt, Settlement, decided, failure, now
 from worker.child import LENGTH, Hello, Order
 from worker.slots import Slots
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Ended = Callable[[Attempt, Settlement], None]
 
+START_TIME = 60.0  # seconds that a child may take to start and to import its modules
 _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 16
 _BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys.path[:] = {theirs!r}; main()"
 
@@ -135,6 +136,7 @@ class ProcessExecutor:
 
     def start(self, attempt: Attempt) -> None:
         self.slots.take()
+        attempt.deadline += START_TIME  # until it has begun, so that a slow import is not the job's time
         task = asyncio.get_running_loop().create_task(self._run(attempt))
         self._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)
@@ -146,6 +148,7 @@ class ProcessExecutor:
                 settlement = decided(attempt)
             else:
                 child = await self._ready_child(attempt, child)
+                attempt.deadline = now() + attempt.context.timeout
                 settlement = await child.run(attempt)
         except Exception as error:  # noqa: BLE001 - no child, or what a handler wrote into our pipe: its job fails, no other
             settlement = failure(attempt, "ChildNotUsable", f"the child process cannot be used: {error}")

@@ -21,7 +21,7 @@ from uuid import uuid4
 import msgspec
 
 from scheduler import embedded
-from scheduler.errors import ConfigurationError, SchedulerError
+from scheduler.errors import ConfigurationError
 from scheduler.job import KINDS, QUEUES, queue_declaration, to_declaration
 from scheduler.settings import WorkerSettings, dsn_from
 from scheduler.store import Store, open_pool
@@ -79,6 +79,7 @@ class Worker:
         self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
         self._pool: asyncpg.Pool[Any] | None = None
+        self._silent = False  # the database has not answered while the worker was stopping
         self.executors: list[Executor] = []
 
     @property
@@ -238,12 +239,20 @@ class Worker:
         return 6 if self._running.gave_back else 0
 
     async def _briefly(self, step: Awaitable[Any]) -> None:
-        """Do one step of stopping, or leave it: a database that does not answer must not keep the process."""
-        try:
-            async with asyncio.timeout(STEP):
-                await step
-        except (SchedulerError, TimeoutError) as error:
-            log.warning("stopping goes on without an answer of the database: %s", error or "timeout")
+        """Do one step of stopping, or leave it: a database that does not answer must not keep the process.
+
+        The step is not awaited after its time: the driver would wait for an answer to the cancellation, too.
+        """
+        task = asyncio.ensure_future(step)
+        if self._silent:
+            task.cancel()
+        done, _ = await asyncio.wait([task], timeout=STEP)
+        self._silent = self._silent or not done
+        if not done:
+            task.cancel()
+            log.warning("the database does not answer; stopping goes on without it")
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("stopping goes on: %s", error)
 
     async def _flush(self) -> None:
         """Wait until the outbox is empty, for as long as it gets shorter."""
@@ -260,7 +269,7 @@ class Worker:
             loop.stop()
         for task in (*self._tasks, self._listening):
             task.cancel()
-        await asyncio.gather(*self._tasks, self._listening, return_exceptions=True)
+        await asyncio.wait([*self._tasks, self._listening], timeout=STEP)
         for executor in self.executors:
             await executor.close()
         await self._keeper.stop()
@@ -269,11 +278,9 @@ class Worker:
 
     async def _close_connections(self) -> None:
         if self._pool is not None:
-            try:
-                async with asyncio.timeout(STEP):
-                    await self._pool.close()
-            except TimeoutError:
-                self._pool.terminate()
+            if not self._silent:
+                await self._briefly(self._pool.close())
+            self._pool.terminate()
         if self._held is not None:
             self._held.close()
 
