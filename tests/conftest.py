@@ -34,6 +34,12 @@ SETTINGS = {
 }
 
 
+# Temporary files in memory where there is room: initdb alone waits a second for a disk.
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+    tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--postgres", default="embedded", help="the server of the tests: embedded, docker, or a major Debian installed"
@@ -160,19 +166,13 @@ def _started(choice, stack):
     bin_dir = wheel_binaries() if choice == "embedded" else debian_binaries(int(choice))
     if bin_dir is None:
         pytest.skip(f"Debian's PostgreSQL {choice} is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="leasework-tests-", dir=_roomy_memory()))
+    folder = Path(tempfile.mkdtemp(prefix="leasework-tests-"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)  # pytest's own folders are closed to the account PostgreSQL runs as
     server = Cluster(bin_dir, folder / "server", SETTINGS)
     stack.callback(server.stop)
     server.start()
     return server.url
-
-
-def _roomy_memory():
-    """The folder in memory, where there is one: a clone takes 20 ms there, and 20 times that on some disks."""
-    memory = Path("/dev/shm")
-    return memory if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30 else None
 
 
 def _container(stack):

@@ -1,5 +1,6 @@
 -- claim(worker, request, queues, kinds, slots, lease): start at most `slots` waiting jobs of these kinds.
 --
+-- A kind that nobody declared is not claimed: its rows have no timeout yet.
 -- Queues are served in the order given (the worker turns the list from call to call); within a queue the order over all
 -- its kinds is exact: rank_at, id. The index is led by (queue, kind, line), so a claim never walks past jobs this worker
 -- cannot run. For several kinds: peek at the first few of each, accept what ranks no later than the smallest last-peeked
@@ -32,7 +33,8 @@ BEGIN
     LOOP
       EXIT WHEN free <= 0;
       -- A scalar subquery: as EXISTS it may become a join that reads every waiting job of the queue.
-      heads := ARRAY(SELECT k.kind FROM unnest(p_kinds) AS k(kind) WHERE (
+      heads := ARRAY(SELECT k.kind FROM unnest(p_kinds) AS k(kind) JOIN scheduler.kinds d ON d.kind = k.kind
+        WHERE d.seen_at IS NOT NULL AND (
         SELECT true FROM scheduler.jobs_active j
         WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = k.kind AND j.line = '' LIMIT 1));
       EXIT WHEN heads = '{}';

@@ -2,7 +2,7 @@
 -- For a worker whose reply to claim was lost: nothing is claimed twice, nothing waits for its lease to lapse.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.claimed_by(p_worker uuid, p_request uuid) RETURNS SETOF scheduler.claimed
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 BEGIN
   RETURN QUERY
     SELECT j.id, j.fence, j.kind, j.queue, j.tenant, j.payload, j.attempt, j.failures, j.max_attempts,

@@ -86,7 +86,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION scheduler.fill_defaults(p_kind text) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET jit = off SET enable_seqscan = off AS $$
 DECLARE queues text[];
 BEGIN
   WITH open AS MATERIALIZED (

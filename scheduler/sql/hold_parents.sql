@@ -5,7 +5,7 @@
 -- active, each in a statement of its own, finds it (in one statement 58 of 400 existing parents were called missing).
 -- callers: none
 CREATE OR REPLACE FUNCTION scheduler.hold_parents(p_child bigint, p_parents bigint[], p_on_failure text) RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 DECLARE
   active bigint[];
   ended bigint[];
@@ -39,7 +39,7 @@ END $$;
 
 -- The edges of an inserted job. Its parents are locked, so what is read here is what hold_parents counted.
 CREATE OR REPLACE FUNCTION scheduler.link_parents() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 BEGIN
   INSERT INTO scheduler.dependencies (parent, child, ended, applied)
   SELECT p, NEW.id, f.id IS NOT NULL, f.id IS NOT NULL AND (f.status = 'COMPLETED' OR NEW.on_parent_failure = 'run')

@@ -1,7 +1,7 @@
 -- job(id): everything about one job as JSON: its row, the attempts that did not complete, parents, children; null if missing.
 -- callers: operator
 CREATE OR REPLACE FUNCTION scheduler.job(p_id bigint) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 BEGIN
   RETURN (
     SELECT scheduler.job_facts(j) || jsonb_build_object('payload', j.payload, 'result', j.result,

@@ -2,7 +2,7 @@
 -- filter: {"status": [..], "kind", "queue", "tenant", "before": id, "limit": n}; an unknown key is refused.
 -- callers: operator
 CREATE OR REPLACE FUNCTION scheduler.list_jobs(p_filter jsonb DEFAULT '{}') RETURNS SETOF jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 DECLARE unknown text;
 BEGIN
   SELECT k INTO unknown FROM jsonb_object_keys(p_filter) AS k

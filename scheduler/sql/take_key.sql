@@ -6,7 +6,7 @@
 -- In REPEATABLE READ a taken key is a serialization failure (40001).
 -- callers: none
 CREATE OR REPLACE FUNCTION scheduler.take_key(p_kind text, p_key text, p_job bigint, p_window interval) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 DECLARE
   held scheduler.idempotency_keys;
   expires timestamptz;

@@ -98,3 +98,10 @@ def test_migrations_import_nothing_of_ours():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names if name.partition(".")[0] in {"scheduler", "worker"}], path
+
+
+@pytest.mark.parametrize("path", SQL_FILES, ids=lambda path: path.stem)
+def test_what_steers_the_planner_switches_jit_off(path: Path):
+    # Before PostgreSQL 18 a scan that is switched off and taken all the same costs 1e10: enough to compile each call.
+    for name, head in functions(path.read_text()):
+        assert "SET enable_" not in head or "SET jit = off" in head, name
