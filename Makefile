@@ -26,15 +26,15 @@ check: $(BUILT)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
-	@if grep -q '^\[tool\.importlinter' pyproject.toml; then $(VENV)/bin/lint-imports; fi
+	$(VENV)/bin/lint-imports
 	$(PYTEST) tests/architecture
 
 # What speaks SQL runs a second time on Debian's PostgreSQL 15, where that is installed; with SCHEDULER_TEST_DSN all runs
 # once, on the server it names.
 test: $(BUILT)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n auto -m "not slow"
 	@if [ -d $(DEBIAN) ] && [ -z "$$SCHEDULER_TEST_DSN" ]; then set -x; \
-	  $(PYTEST) -m "not slow" --postgres=15 tests/sql tests/worker; fi
+	  $(PYTEST) -n auto -m "not slow" --postgres=15 tests/sql; fi
 
 slow: $(BUILT)
 	$(PYTEST) -m slow

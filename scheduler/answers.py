@@ -19,7 +19,6 @@ class Reaped(msgspec.Struct):
 
 class Promoted(msgspec.Struct):
     promoted: int
-    queues: list[str]
     next_in: float | None
 
 

@@ -10,15 +10,15 @@ Only what the caller sets is sent: defaults belong to the kind, in the database.
 from __future__ import annotations
 
 import asyncio
-import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from scheduler import embedded
-from scheduler.errors import DatabaseUnavailable, InvalidJob, JobNotFound, SchedulerError
-from scheduler.job import queue_declaration, to_declaration
+from scheduler.error_text import UNSTORABLE
+from scheduler.errors import DatabaseUnavailable, InvalidJob, JobNotFound
+from scheduler.job import declarations
 from scheduler.payload import encode_json, encode_payload
 from scheduler.settings import dsn_from
 from scheduler.store import Store, open_pool
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from scheduler.answers import Cancelled, Declared
     from scheduler.job import Job, Queue
 
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _METADATA_LIMIT = 16_384  # bytes
 _RESOLVE_LIMIT = 1000  # children per call
 
@@ -51,7 +50,7 @@ class Handle:
         """Wait for the end of the job and return what its handler returned.
 
         Raises JobFailed, JobTimedOut or JobCancelled when it ended so, ResultTimeout after `timeout` (none: for
-        ever), JobNotFound when it was removed. A job submitted in a transaction exists once that has committed.
+        ever), JobNotFound when there is no such job. A job submitted in a transaction exists once that has committed.
         """
         return await self._scheduler.waiting.result(self.id, timeout)
 
@@ -132,12 +131,12 @@ class Scheduler:
         """
         payload = encode_payload(job).decode()
         options = {
-            "priority": priority,
+            "priority": _whole("priority", priority),
             "delay": _delay(delay),
             "run_at": _instant("run_at", run_at),
             "tenant": _text("tenant", tenant),
-            "depends_on": [parent.id if isinstance(parent, Handle) else parent for parent in depends_on] or None,
-            "on_parent_failure": on_parent_failure,
+            "depends_on": [_whole("depends_on", p.id if isinstance(p, Handle) else p) for p in depends_on] or None,
+            "on_parent_failure": _text("on_parent_failure", on_parent_failure),
             "idempotency_key": _text("idempotency_key", idempotency_key),
             "unique_key": _text("unique_key", unique_key),
             "metadata": metadata and msgspec.Raw(encode_json("metadata", metadata, _METADATA_LIMIT)),
@@ -182,10 +181,7 @@ class Scheduler:
 
     async def declare(self, kinds: Iterable[type[Job]], queues: Iterable[Queue], *, force: bool = False) -> Declared:
         """Record what classes and queues say of themselves; see the verb. `force` goes back to an older declaration."""
-        said = msgspec.json.encode([to_declaration(kind) for kind in kinds]).decode()
-        return await self.store.declare(
-            said, msgspec.json.encode([queue_declaration(queue) for queue in queues]).decode(), force=force
-        )
+        return await self.store.declare(*declarations(kinds, queues), force=force)
 
 
 def _instant(field: str, value: datetime | None) -> str | None:
@@ -196,6 +192,12 @@ def _instant(field: str, value: datetime | None) -> str | None:
     if value.utcoffset() is None:
         raise InvalidJob(field, "has no time zone: use an aware datetime, as in datetime.now(UTC)")
     return value.isoformat()
+
+
+def _whole(field: str, value: int | None) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise InvalidJob(field, f"must be a whole number, not {type(value).__name__}")
+    return value
 
 
 def _delay(value: timedelta | None) -> str | None:
@@ -209,9 +211,8 @@ def _delay(value: timedelta | None) -> str | None:
 
 
 def _text(field: str, value: str | None) -> str | None:
-    if value is not None and _UNSTORABLE.search(value):
+    if value is not None and not isinstance(value, str):
+        raise InvalidJob(field, f"must be text, not {type(value).__name__}")
+    if value is not None and UNSTORABLE.search(value):
         raise InvalidJob(field, "holds a NUL or a lone surrogate, which PostgreSQL cannot store: remove it")
     return value
-
-
-__all__ = ["Handle", "Scheduler", "SchedulerError"]

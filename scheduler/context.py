@@ -1,6 +1,6 @@
 """What a handler sees of its attempt.
 
-A context knows no worker and no store: an executor fills it, and sends it over a process boundary as JSON.
+A context knows no worker and no store: the worker fills it, and sends it over a process boundary as JSON.
 """
 
 import threading

@@ -14,7 +14,7 @@ _FRAMES = 30  # innermost frames kept of each exception: a recursion repeats its
 _CHAIN = 8  # exceptions kept of a chain of causes, the last raised first
 _GROUP = 5  # members shown of an exception group
 _GROUP_DEPTH = 3
-_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -25,7 +25,7 @@ def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
     The start and the end are kept: a message begins with its point, a traceback ends with it.
     """
     if len(text) <= limit:
-        whole = _UNSTORABLE.sub("\ufffd", text)
+        whole = UNSTORABLE.sub("\ufffd", text)
         if len(whole.encode()) <= limit:
             return whole
     marker = f" ... [cut from {len(text):,} characters] ... "
@@ -37,11 +37,11 @@ def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
 
 
 def _head(text: str, size: int) -> str:
-    return _UNSTORABLE.sub("\ufffd", text[:size]).encode()[:size].decode(errors="ignore")
+    return UNSTORABLE.sub("\ufffd", text[:size]).encode()[:size].decode(errors="ignore")
 
 
 def _tail(text: str, size: int) -> str:
-    return _UNSTORABLE.sub("\ufffd", text[-size:]).encode()[-size:].decode(errors="ignore") if size else ""
+    return UNSTORABLE.sub("\ufffd", text[-size:]).encode()[-size:].decode(errors="ignore") if size else ""
 
 
 def safe_str(error: BaseException) -> str:

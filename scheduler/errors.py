@@ -62,14 +62,14 @@ class InvalidJob(SchedulerError, ValueError):  # noqa: N818 - reads as what happ
 
 
 class JobNotFound(SchedulerError):  # noqa: N818 - reads as what happened
-    """No job has this id: it never existed, or was removed after its retention."""
+    """No job has this id."""
 
     def __init__(self, job_id: int) -> None:
         super().__init__(job_id)
         self.job_id = job_id
 
     def __str__(self) -> str:
-        return f"job {self.job_id} does not exist, or was removed after its retention"
+        return f"job {self.job_id} does not exist"
 
 
 class JobEnded(SchedulerError):  # noqa: N818 - reads as what happened
@@ -107,7 +107,7 @@ class ResultTimeout(SchedulerError, TimeoutError):  # noqa: N818 - reads as what
         self.timeout = timeout
 
     def __str__(self) -> str:
-        return f"job {self.job_id} has not ended within {self.timeout:g} s"
+        return f"job {self.job_id} has not ended within {self.timeout:g} s; it may still run: wait again"
 
 
 class LeaseLost(SchedulerError):  # noqa: N818 - reads as what happened

@@ -32,11 +32,11 @@ from scheduler.options import (
 
 __all__ = [
     "KINDS", "QUEUES", "AsyncJob", "BlockingJob", "CpuBoundJob", "Executor", "Job", "Options", "Ordering",
-    "Priority", "Queue", "Retry", "queue_declaration", "to_declaration",
+    "Priority", "Queue", "Retry", "declarations", "kind_declaration", "queue_declaration",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from msgspec import StructMeta
 
@@ -182,7 +182,13 @@ class CpuBoundJob(Job):
         def run(self, ctx: "Context") -> Any: ...  # noqa: ANN401 - any value JSON can hold
 
 
-def to_declaration(cls: type[Job]) -> dict[str, Any]:
+def declarations(kinds: "Iterable[type[Job]]", queues: "Iterable[Queue]") -> tuple[list[str], str]:
+    """Return what kinds and queues set, as the JSON texts that Store.declare takes."""
+    said = [msgspec.json.encode(kind_declaration(kind)).decode() for kind in kinds]
+    return said, msgspec.json.encode([queue_declaration(queue) for queue in queues]).decode()
+
+
+def kind_declaration(cls: type[Job]) -> dict[str, Any]:
     """Return what the class set, as plain JSON values for the verb `declare`; durations in seconds."""
     options = cls.options
     said: dict[str, Any] = {

@@ -7,6 +7,7 @@ InvalidJob, a missing schema SchemaMismatch, a lost server DatabaseUnavailable.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LONGEST_NUMBER = 4000  # digits; Python refuses to read longer ones
 TRIES = 4  # of a call that met a deadlock or a serialization failure
 CALL_TIMEOUT = 30.0  # seconds
 
@@ -100,14 +102,21 @@ class Store:
 
     async def job(self, job_id: int) -> dict[str, Any] | None:
         found = await self._value("SELECT scheduler.job($1)", job_id)
-        return None if found is None else msgspec.json.decode(found, type=dict[str, Any])
+        return None if found is None else _facts(found)
 
     async def list_jobs(self, filters: str) -> list[dict[str, Any]]:
         rows = await self._rows("SELECT scheduler.list_jobs($1)", filters)
-        return [msgspec.json.decode(row[0], type=dict[str, Any]) for row in rows]
+        return [_facts(row[0]) for row in rows]
 
-    async def declare(self, kinds: str, queues: str, *, force: bool) -> Declared:
-        return _read(Declared, await self._value("SELECT scheduler.declare($1, $2, $3)", kinds, queues, force))
+    async def declare(self, kinds: Sequence[str], queues: str, *, force: bool) -> Declared:
+        """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
+        call = "SELECT scheduler.declare($1, $2, $3)"
+        whole = _read(Declared, await self._value(call, "[]", queues, force))
+        for kind in kinds:
+            answer = _read(Declared, await self._value(call, f"[{kind}]", "[]", force))
+            whole.changed += answer.changed
+            whole.superseded += answer.superseded
+        return whole
 
     async def check_schema(self) -> None:
         """Raise SchemaMismatch unless the database has a schema that this version can use."""
@@ -164,6 +173,16 @@ def _read(shape: type[T], answer: str) -> T:
     return msgspec.json.decode(answer, type=shape)
 
 
+def _facts(answer: str) -> dict[str, Any]:
+    """Read what is known of a job; a number too long for Python stays its digits, and hides no other job."""
+    try:
+        return msgspec.json.decode(answer, type=dict[str, Any])
+    except msgspec.ValidationError:
+        return dict(
+            json.loads(answer, parse_int=lambda digits: int(digits) if len(digits) < LONGEST_NUMBER else digits)
+        )
+
+
 _AWAY = (
     OSError,
     TimeoutError,
@@ -191,10 +210,10 @@ def _translated() -> Iterator[None]:
     except asyncpg.IntegrityConstraintViolationError as error:
         raise _refused(error) from error
     except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
-        raise InvalidJob("value", f"cannot be stored by PostgreSQL: {error.args[0]}") from error
+        raise InvalidJob("job", f"cannot be stored by PostgreSQL: {error.args[0]}") from error
     except asyncpg.InsufficientPrivilegeError as error:
         raise ConfigurationError(
-            f"{error.args[0]}: this role needs scheduler_submitter, _worker or _operator"
+            f"{error.args[0]}: GRANT scheduler_submitter, scheduler_worker or scheduler_operator to this role"
         ) from error
     except (asyncpg.ClientConfigurationError, asyncpg.UndefinedObjectError) as error:
         raise ConfigurationError(f"the DSN: {error.args[0]}") from error

@@ -101,7 +101,11 @@ class Waiting:
             if job_id not in found:
                 self._fail([job_id], JobNotFound(job_id))
             elif found[job_id]["status"] in FINISHED and (awaited := self._awaited.pop(job_id, None)):
-                self._end(awaited.future, found[job_id])
+                try:
+                    self._end(awaited.future, found[job_id])
+                except Exception as error:  # noqa: BLE001 - a number too long for Python, say: nobody else's trouble
+                    words = f"the result of job {job_id} cannot be read: {type(error).__name__}"
+                    awaited.future.set_exception(SchedulerError(words))
 
     def _fail(self, job_ids: list[int], error: Exception) -> None:
         for job_id in job_ids:

@@ -44,7 +44,7 @@ class Settlement(msgspec.Struct, omit_defaults=True):
 
 
 class Attempt:
-    """A claimed job. Owned by the event loop of the worker; only the keeper's thread reads it besides.
+    """A claimed job. Owned by the event loop of the worker; the keeper's thread reads it, and writes `leased_at`.
 
     `leased_at` is when the claim or the newest renewal was sent: a lease counts from there. `deadline` is the job's
     own timeout, from its start here. `verdict` is set when the worker decided the end; then it outweighs what the
@@ -52,11 +52,19 @@ class Attempt:
     """
 
     __slots__ = (
-        "begun", "context", "deadline", "executor", "fence", "handle", "id", "job", "leased_at", "open", "verdict",
+        "begun", "context", "deadline", "executor", "fence", "handle", "id", "job", "leased_at", "open", "payload",
+        "verdict",
     )  # fmt: skip
 
-    def __init__(self, context: Context, executor: Any, leased_at: float) -> None:  # noqa: ANN401 - an Executor
-        self.job: Job
+    def __init__(
+        self,
+        context: Context,
+        payload: str,
+        executor: Any,  # noqa: ANN401 - an Executor
+        leased_at: float,
+    ) -> None:
+        self.job: Job  # decoded, but for a child
+        self.payload = payload
         self.context = context
         self.executor = executor
         self.id = context.job_id
@@ -80,13 +88,13 @@ class Leases(dict[int, Attempt]):
 
 def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - whatever the handler returned
     """Describe the return of a handler; a result that cannot be stored fails the attempt for good."""
-    if value is None:
-        return Settlement(attempt.id, attempt.fence, "completed")
     try:
         encoded = encode_result(value)
     except InvalidJob as error:
         return failure(attempt, "InvalidResult", str(error), retryable=False)
-    return Settlement(attempt.id, attempt.fence, "completed", result=msgspec.Raw(encoded or b"null"))
+    return Settlement(
+        attempt.id, attempt.fence, "completed", result=NO_RESULT if encoded is None else msgspec.Raw(encoded)
+    )
 
 
 def raised(attempt: Attempt, error: BaseException) -> Settlement:
@@ -113,7 +121,7 @@ def failure(attempt: Attempt, kind: str, words: str, *, retryable: bool = True) 
 
 
 def decided(attempt: Attempt) -> Settlement:
-    """Describe the end that the worker decided, once `verdict` is timed_out or cancelled."""
+    """Describe the end that the worker decided by `verdict`; for a lost or released attempt nobody reads it."""
     if attempt.verdict == "timed_out":
         words = f"the attempt ran longer than its timeout of {attempt.context.timeout:g} s"
         return Settlement(attempt.id, attempt.fence, "timed_out", error_type="TimedOut", error=words)

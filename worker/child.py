@@ -81,7 +81,7 @@ def write(fd: int, message: bytes) -> None:
 def run(order: Order) -> Settlement:
     """Run one job to its end, whatever its handler does short of killing the process."""
     context = Context.from_wire(order.context)
-    attempt = Attempt(context, None, 0.0)
+    attempt = Attempt(context, order.payload, None, 0.0)
     try:
         kind = KINDS.get(context.kind)
         if kind is None:
@@ -97,6 +97,8 @@ def run(order: Order) -> Settlement:
 def main() -> None:
     fd, lifeline, parent = (int(argument) for argument in sys.argv[1:4])
     die_with(parent, lifeline)
+    # What a handler forks must not keep the pipe open: the worker sees the end of this process by it.
+    os.register_at_fork(after_in_child=lambda: os.close(fd))
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         # A terminal or a supervisor signals the whole group; the worker decides when a child stops. A function, and not
         # SIG_IGN, which the programs that a handler starts would inherit.

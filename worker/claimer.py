@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import random
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from worker.attempt import now
+from worker.loops import jittered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,11 +23,14 @@ log = logging.getLogger("scheduler.worker")
 PATIENCE = 0.005  # seconds to gather free slots while there is a backlog: fewer, larger claims
 RESTLESS = 0.1  # seconds between polls of an executor that is idle while another is at work
 MARK_AGAIN = 1.0  # seconds between two marks that the worker sleeps
-AWAKE_AFTER = 3  # claims in a row that found jobs: it is not asleep any more
+SOON = 0.01  # seconds until an executor that has just found jobs, but no backlog, looks again without a notice
+OFTEN = 20  # claims in a second that found jobs
 
 
 class Doze:
-    """Whether inserts should wake this worker: marked when no executor finds more to do, cleared when one keeps busy.
+    """Whether inserts should wake this worker: marked when no executor finds more to do, cleared by a backlog.
+
+    Many small claims in a second clear it too: as many notices would slow down whoever inserts.
 
     A single job now and then does not clear the mark; so its worker is woken in a millisecond, at no write.
     """
@@ -38,17 +41,23 @@ class Doze:
         self._poll = poll.total_seconds()
         self._poke_all = poke_all
         self._busy: set[str] = set()
-        self._found = 0
+        self._found = 0  # claims that brought jobs, within a second
+        self._since = 0.0
         self._marked = False
         self._marked_at = 0.0
 
-    async def found(self, executor: str) -> None:
-        """Note that a claim of this executor brought jobs."""
+    async def found(self, executor: str, *, backlog: bool) -> float:
+        """Note that a claim of this executor brought jobs; return in how many seconds it should claim again."""
         self._busy.add(executor)
+        if now() - self._since > 1.0:
+            self._since, self._found = now(), 0
         self._found += 1
-        if self._marked and self._found >= AWAKE_AFTER:
+        if self._marked and (backlog or self._found >= OFTEN):
             self._marked = False
             await self._store.doze(self._worker, sleeping=False)
+        if backlog:
+            return 0.0
+        return jittered(self._poll) if self._marked else SOON
 
     def full(self, executor: str) -> None:
         """Note that this executor has no slot left: it keeps nobody else awake."""
@@ -57,18 +66,17 @@ class Doze:
     async def empty(self, executor: str) -> float:
         """Note that a claim of this executor brought nothing; return how long it may wait, in seconds."""
         self._busy.discard(executor)
-        self._found = 0
         if not self._marked and not self._busy and now() - self._marked_at >= MARK_AGAIN:
             self._marked_at = now()
             await self._store.doze(self._worker, sleeping=True)
             self._marked = True
             self._poke_all()  # once more: a job inserted before the mark was seen by nobody
         longest = self._poll if self._marked else min(self._poll, RESTLESS)
-        return longest * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not poll in step
+        return jittered(longest)
 
 
 class Claimer:
-    """The claims of one executor. `start` runs a claimed row; `expect` is told when the next delayed job is due."""
+    """The claims of one executor. `start` runs a claimed row; `unsettled` counts outcomes that wait to be settled."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - whom it asks, for what, and whom it gives it
         self,
@@ -113,8 +121,7 @@ class Claimer:
         rows = await self._rows(free)
         self._backlog = len(rows) == free
         if rows:
-            await self._doze.found(self._executor.name)
-            return 0.0
+            return await self._doze.found(self._executor.name, backlog=self._backlog)
         return await self._doze.empty(self._executor.name)
 
     async def _rows(self, free: int) -> list[asyncpg.Record]:

@@ -6,8 +6,9 @@ Each is one pass, harmless beside the same pass of any number of other workers, 
 from __future__ import annotations
 
 import logging
-import random
 from typing import TYPE_CHECKING
+
+from worker.loops import jittered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +24,6 @@ BUSY_AGAIN = 0.02  # seconds until children that were locked are looked at again
 SWEEP = 2.0  # seconds between looks for edges that nobody resolved
 
 
-def jittered(seconds: float) -> float:
-    """Return about `seconds`, so that workers started together do not work in step."""
-    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
-
-
 class Promoter:
     """Sleeps until the next delayed job is due. `found` is called when jobs became claimable."""
 
@@ -41,9 +37,7 @@ class Promoter:
         done = await self._store.promote(BATCH)
         if done.promoted:
             self._found()
-        if done.next_in is None:
-            return jittered(self._poll)
-        if done.next_in <= 0 and not done.promoted:  # due, but locked by somebody
+        if done.next_in is None or (done.next_in <= 0 and not done.promoted):  # none, or locked by somebody
             return jittered(self._poll)
         return min(max(done.next_in, SHORTEST), jittered(self._poll))
 
@@ -88,6 +82,6 @@ class Reaper:
         """Reap one batch; return in how many seconds to reap again."""
         done = await self._store.reap(self._lease, BATCH)
         if done.reaped:
-            log.warning("%d lapsed leases were reclaimed: %s", len(done.reaped), done.reaped[:20])
+            log.warning("%d jobs whose lease had lapsed were reaped: %s", len(done.reaped), done.reaped[:20])
         self._resolve(done.parents)
         return SHORTEST if len(done.reaped) == BATCH else jittered(self._lease.total_seconds() / 6)

@@ -1,7 +1,8 @@
 """Two of the three ways to run a handler: on the event loop, and in a thread. Processes: see processes.
 
-An executor calls `ended` exactly once per attempt, on the event loop, and gives the slot back when the handler has
-really stopped. It never touches the store.
+An executor calls `ended` on the event loop when the handler has stopped, and before that when it gives the handler up;
+the first call counts. A slot comes back with the handler or, for a bounded number of threads, without it. It never
+touches the store.
 """
 
 from __future__ import annotations
@@ -98,17 +99,17 @@ class ThreadExecutor:
 
     def __init__(self, total: int, ended: Ended) -> None:
         self.slots = Slots(total)
-        self.abandoned = 0
+        self.abandoned: set[Attempt] = set()  # that go on in a thread, ended or not
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads = 0
 
     def start(self, attempt: Attempt) -> None:
-        self.slots.take()
-        if self._threads - self.abandoned < self.slots.taken:
-            self._threads += 1
+        if self._threads - len(self.abandoned) <= self.slots.taken:
             threading.Thread(target=self._serve, name=f"scheduler-job-{self._threads}", daemon=True).start()
+            self._threads += 1
+        self.slots.take()
         self._inbox.put(attempt)
 
     def _serve(self) -> None:
@@ -124,8 +125,8 @@ class ThreadExecutor:
                 return
 
     def _finished(self, attempt: Attempt, settlement: Settlement) -> None:
-        if attempt.handle == "abandoned":
-            self.abandoned -= 1
+        if attempt in self.abandoned:
+            self.abandoned.remove(attempt)
         else:
             self.slots.give()
         self._ended(attempt, settlement)
@@ -138,9 +139,8 @@ class ThreadExecutor:
         if not attempt.open:
             return
         log.warning("job %s (%s) does not stop; its thread is left to itself", attempt.id, attempt.context.kind)
-        if self.abandoned < self.slots.total:
-            attempt.handle = "abandoned"
-            self.abandoned += 1
+        if len(self.abandoned) < self.slots.total:
+            self.abandoned.add(attempt)
             self.slots.give()
         self._ended(attempt, decided(attempt))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.store import Store, open_connection
 from worker.attempt import Attempt, now
+from worker.loops import happens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,20 +104,12 @@ class Keeper:
             self._connection.terminate()
 
     async def _renew_again_and_again(self) -> None:
+        assert self._poked is not None
         pause = min(self._every, BEAT)
         while True:
-            poked = await self._wait(pause)
+            poked = await happens(self._poked, pause)
+            self._poked.clear()
             pause = await self._renew(everything=poked)
-
-    async def _wait(self, seconds: float) -> bool:
-        assert self._poked is not None
-        try:
-            async with asyncio.timeout(seconds):
-                await self._poked.wait()
-        except TimeoutError:
-            return False
-        self._poked.clear()
-        return True
 
     async def _renew(self, *, everything: bool) -> float:
         """Renew what is old enough, or everything; return in how many seconds to renew again."""

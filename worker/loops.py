@@ -17,12 +17,26 @@ log = logging.getLogger("scheduler.worker")
 FOREVER = 3600.0  # seconds; a pass that waits to be poked
 
 
+def jittered(seconds: float) -> float:
+    """Return about `seconds`, so that workers started together do not work in step."""
+    return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
+
+
+async def happens(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for the event, `seconds` at most (None: for ever); return whether it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 class Loop:
     """One pass, repeated: `poke` makes it run now, `stop` ends it after the pass that runs."""
 
     def __init__(self, name: str, one_pass: Callable[[], Awaitable[float]]) -> None:
         self.name = name
-        self.failing_since: float | None = None
         self._pass = one_pass
         self._poked = asyncio.Event()
         self._stopped = False
@@ -50,14 +64,10 @@ class Loop:
                 pause = min(0.1 * 2**failures, 5.0) * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
                 self._report(error, failures)
             if pause > 0 and not self._stopped:
-                try:
-                    async with asyncio.timeout(pause):
-                        await self._poked.wait()
-                except TimeoutError:
-                    pass
+                await happens(self._poked, pause)
 
     def _report(self, error: Exception, failures: int) -> None:
-        known = isinstance(error, DatabaseUnavailable)
+        known = isinstance(error, DatabaseUnavailable | OSError)
         if failures in {1, 10} or failures % 100 == 0:
             log.warning(
                 "%s: %s (failure %d, trying again)", self.name, error, failures, exc_info=None if known else error

@@ -16,18 +16,33 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from scheduler.errors import ConfigurationError
 from worker.attempt import Attempt, Settlement, decided, failure, now
 from worker.child import LENGTH, Hello, Order
 from worker.slots import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from scheduler.job import Job
 
     Ended = Callable[[Attempt, Settlement], None]
 
 START_TIME = 60.0  # seconds that a child may take to start and to import its modules
 _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 16
 _BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys.path[:] = {theirs!r}; main()"
+
+
+def child_modules(kinds: Iterable[type[Job]]) -> list[str]:
+    """Return the modules that a child must import. Raises ConfigurationError when it could not."""
+    in_children = [kind for kind in kinds if kind.options.executor == "process"]
+    unreachable = ", ".join(kind.__name__ for kind in in_children if kind.__module__ == "__main__")
+    if unreachable:
+        raise ConfigurationError(
+            f"{unreachable}: a CpuBoundJob is defined in the script that is run: move it to a module,"
+            " so that a child process can import it"
+        )
+    return sorted({kind.__module__ for kind in in_children})
 
 
 class Child:
@@ -66,7 +81,7 @@ class Child:
 
     async def run(self, attempt: Attempt) -> Settlement:
         """Run one attempt in the child; when the child dies of it, say how. The child must be idle."""
-        order = Order(attempt.context.to_wire(), attempt.handle)
+        order = Order(attempt.context.to_wire(), attempt.payload)
         message = msgspec.json.encode(order)
         assert self.writer is not None
         with contextlib.suppress(ConnectionError):
@@ -131,7 +146,6 @@ class ProcessExecutor:
         self._ended = ended
         self._modules = modules
         self._idle: list[Child] = []
-        self._running: dict[int, Child] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, attempt: Attempt) -> None:
@@ -154,7 +168,7 @@ class ProcessExecutor:
             settlement = failure(attempt, "ChildNotUsable", f"the child process cannot be used: {error}")
             if child is not None:
                 child.kill()
-        self._running.pop(id(attempt), None)
+        attempt.handle = None
         if child is not None and child.alive:
             self._idle.append(child)
         elif child is not None:
@@ -165,9 +179,9 @@ class ProcessExecutor:
     async def _ready_child(self, attempt: Attempt, child: Child | None) -> Child:
         """Return a child that can be stopped with the attempt from here on, also while a new one still imports."""
         if child is not None:
-            self._running[id(attempt)] = child
+            attempt.handle = child
             return child
-        child = self._running[id(attempt)] = Child.spawn(self._modules)
+        child = attempt.handle = Child.spawn(self._modules)
         try:
             await child.ready()
         except BaseException:
@@ -184,8 +198,8 @@ class ProcessExecutor:
         return None
 
     def stop(self, attempt: Attempt) -> None:
-        if (child := self._running.get(id(attempt))) is not None:
-            child.kill()
+        if attempt.handle is not None:
+            attempt.handle.kill()
 
     async def close(self) -> None:
         for child in self._idle:

@@ -1,8 +1,9 @@
 """The worker: which parts it has, who owns what, and the order in which they start and stop.
 
 One thread, that of the event loop, owns everything that decides: slots, attempts, outcomes. Between a check and its act
-there is no await, so there is no lock. Three others only hand things over with call_soon_threadsafe: the keeper's
-thread (lost leases, cancellations), the threads of BlockingJobs (how they ended), and for children the loop's own I/O.
+there is no await, so there is no lock. Two others hand things over with call_soon_threadsafe: the keeper's thread (lost
+leases, cancellations; it also notes renewals) and the threads of BlockingJobs (how they ended). Children speak through
+the loop's own I/O.
 
 Start: database, schema, declaration, executors, keeper, loops, and claims last. Stop: claims first, then attempts (they
 finish, or are stopped and given back), then the outbox, then the loops, and the keeper's renewals last of all.
@@ -21,8 +22,7 @@ from uuid import uuid4
 import msgspec
 
 from scheduler import embedded
-from scheduler.errors import ConfigurationError
-from scheduler.job import KINDS, QUEUES, queue_declaration, to_declaration
+from scheduler.job import KINDS, QUEUES, declarations
 from scheduler.settings import WorkerSettings, dsn_from
 from scheduler.store import Store, open_pool
 from worker.attempt import Leases, now
@@ -32,7 +32,7 @@ from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.keeper import Keeper
 from worker.listener import Listener
 from worker.loops import Loop
-from worker.processes import ProcessExecutor
+from worker.processes import ProcessExecutor, child_modules
 from worker.running import Running
 from worker.settler import Settler
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("scheduler.worker")
 
-CONNECTIONS = 4  # claim, settle, and two for duties; the keeper and the listener have their own
+CONNECTIONS = 4  # shared by claims, settler and duties; the keeper and the listener have their own
 STEP = 1.5  # seconds for each step of stopping that may hang, so that all together take less than 5 after the grace
 
 
@@ -79,6 +79,7 @@ class Worker:
         self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
         self._pool: asyncpg.Pool[Any] | None = None
+        self._hurry = False  # no grace any more
         self._silent = False  # the database has not answered while the worker was stopping
         self.executors: list[Executor] = []
 
@@ -92,7 +93,7 @@ class Worker:
     async def start(self) -> Worker:
         """Connect, declare the job classes, and begin to claim."""
         dsn = self._dsn
-        modules = self._child_modules()
+        modules = child_modules(self._kinds.values()) if self.settings.processes else []
         try:
             if embedded.is_embedded(dsn):
                 self._held = await asyncio.to_thread(embedded.hold, dsn)
@@ -108,7 +109,6 @@ class Worker:
             raise
         self._keeper.start()
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
-        self._listening = asyncio.create_task(self._listener.run(), name="listener")
         log.info("worker %s runs %d kinds from %s", self.id, len(self._kinds), ", ".join(self._queues))
         return self
 
@@ -126,11 +126,11 @@ class Worker:
             dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel
         )
         self._channel = f"scheduler_{self._name}"
-        self._listener = Listener(self._listen_dsn or dsn, self._channel, self._noticed)
+        listening = Loop("listen", Listener(self._listen_dsn or dsn, self._channel, self._noticed).listen)
         self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
         self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
-        self._loops = [self._settling, self._resolving, self._promoting, reaping, *self._claiming]
+        self._loops = [self._settling, self._resolving, self._promoting, reaping, listening, *self._claiming]
 
     def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""
@@ -147,17 +147,6 @@ class Worker:
                 self.executors.append(make(total))
                 yield self.executors[-1], by_executor[name]
 
-    def _child_modules(self) -> list[str]:
-        in_children = [kind for kind in self._kinds.values() if kind.options.executor == "process"]
-        modules = sorted({kind.__module__ for kind in in_children})
-        if "__main__" in modules and self.settings.processes:
-            names = ", ".join(kind.__name__ for kind in in_children if kind.__module__ == "__main__")
-            raise ConfigurationError(
-                f"{names}: a CpuBoundJob is defined in the script that is run: move it to a module,"
-                " so that a child process can import it"
-            )
-        return modules
-
     def _claimer(self, executor: Executor, kinds: list[str]) -> Claimer:
         return Claimer(
             self._store, self.id, executor, self._queues, kinds, self.settings.lease, self._doze, self._running.begin,
@@ -165,9 +154,7 @@ class Worker:
         )  # fmt: skip
 
     async def _declare(self) -> None:
-        kinds = msgspec.json.encode([to_declaration(kind) for kind in self._kinds.values()]).decode()
-        queues = msgspec.json.encode([queue_declaration(queue) for queue in QUEUES.values()]).decode()
-        declared = await self._store.declare(kinds, queues, force=False)
+        declared = await self._store.declare(*declarations(self._kinds.values(), QUEUES.values()), force=False)
         if declared.superseded:
             log.warning(
                 "newer options of %s are in force; `scheduler declare --force` goes back to those of this version",
@@ -219,24 +206,29 @@ class Worker:
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop())
         if cancel_running:
+            self._hurry = True
             self._running.release_all()
         return await asyncio.shield(self._stopping)
 
     async def _stop(self) -> int:
+        grace_ends = now() + self.settings.grace.total_seconds()
         for claimer, loop in zip(self._claimers, self._claiming, strict=True):
             claimer.stop()
             loop.stop()
         # A claim under way is started if its answer comes soon; if not, its jobs come back when their lease lapses.
         await self._briefly(asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim")))
         await self._briefly(self._register(draining=True))
-        drained = await self._running.wait(self.settings.grace.total_seconds())
+        drained = await self._running.wait(grace_ends - now())
         if not drained:
             self._running.release_all()
             if not await self._running.wait(STEP):
                 self._running.give_up()
-        await self._flush()
+        await self._flush(grace_ends)
+        left = len(self._settler)
+        if left:
+            log.warning("%d outcomes could not be recorded: these jobs run again when their leases lapse", left)
         await self._close()
-        return 6 if self._running.gave_back else 0
+        return 6 if self._running.gave_back or left else 0
 
     async def _briefly(self, step: Awaitable[Any]) -> None:
         """Do one step of stopping, or leave it: a database that does not answer must not keep the process.
@@ -254,11 +246,11 @@ class Worker:
         elif not task.cancelled() and (error := task.exception()) is not None:
             log.warning("stopping goes on: %s", error)
 
-    async def _flush(self) -> None:
-        """Wait until the outbox is empty, for as long as it gets shorter."""
+    async def _flush(self, grace_ends: float) -> None:
+        """Wait until the outbox is empty: while there is grace, and for as long as it gets shorter."""
         left, since = len(self._settler), now()
         self._settling.poke()
-        while left and now() - since < STEP:
+        while left and now() < max(since + STEP, 0 if self._hurry else grace_ends):
             await asyncio.sleep(0.01)
             if len(self._settler) < left:
                 left, since = len(self._settler), now()
@@ -267,9 +259,9 @@ class Worker:
         self._running.close()
         for loop in self._loops:
             loop.stop()
-        for task in (*self._tasks, self._listening):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.wait([*self._tasks, self._listening], timeout=STEP)
+        await asyncio.wait(self._tasks, timeout=STEP)
         for executor in self.executors:
             await executor.close()
         await self._keeper.stop()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from scheduler.context import Context
 from scheduler.errors import InvalidJob
 from scheduler.payload import decode_payload
-from worker.attempt import Attempt, Leases, Settlement, Verdict, decided, failure, now
+from worker.attempt import Attempt, Leases, Settlement, Verdict, decided, failure, now, raised
+from worker.loops import happens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,21 +47,20 @@ class Running:
 
     def begin(self, executor: Executor, row: asyncpg.Record, sent: float) -> None:
         """Start one claimed row."""
-        attempt = Attempt(self._context(row), executor, sent)
+        attempt = Attempt(self._context(row), row["payload"], executor, sent)
         if older := self._leases.get(attempt.id):  # reaped, and claimed again by this very worker
             self.lost([older])
         self._leases[attempt.id] = attempt
         self._open += 1
         self._all_ended.clear()
         try:
-            if executor.name == "process":
-                attempt.handle = row["payload"]  # decoded in the child
-            else:
-                attempt.job = decode_payload(self._kinds[attempt.context.kind], row["payload"])
+            if executor.name != "process":  # there the child decodes it
+                attempt.job = decode_payload(self._kinds[attempt.context.kind], attempt.payload)
+            executor.start(attempt)
         except InvalidJob as error:
             self.ended(attempt, failure(attempt, "InvalidPayload", str(error), retryable=False))
-        else:
-            executor.start(attempt)
+        except Exception as error:  # noqa: BLE001 - no thread to be had, say: the other rows of this claim go on
+            self.ended(attempt, raised(attempt, error))
 
     def _context(self, row: asyncpg.Record) -> Context:
         return Context(
@@ -123,13 +123,7 @@ class Running:
 
     async def wait(self, seconds: float) -> bool:
         """Wait until no attempt is open, for `seconds` at most; return whether none is."""
-        if self._open:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._all_ended.wait()
-            except TimeoutError:
-                pass
-        return not self._open
+        return not self._open or await happens(self._all_ended, seconds)
 
     def _watch_deadlines(self) -> None:
         moment = now()

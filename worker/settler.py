@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 LARGEST_GROUP = 500
-BUSY_AGAIN = 0.02  # seconds until an outcome whose row was locked is sent again
+BUSY_AGAIN = 0.02  # seconds until an outcome whose row was locked is sent again; twice as long each time
+BUSY_LONGEST = 1.0
 
 
 class Settler:
@@ -46,6 +47,7 @@ class Settler:
         self._leases = leases
         self._outbox: list[tuple[Attempt, Settlement]] = []
         self._releases: list[Attempt] = []
+        self._pause = 0.0
         self._alone = 0  # outcomes still to be sent one by one
         self._encode = msgspec.json.Encoder().encode
 
@@ -61,12 +63,15 @@ class Settler:
 
     async def settle(self) -> float:
         """Send one group; return in how many seconds to send the next."""
+        before = len(self)
         busy = await self._send_releases() if self._releases else 0
         if self._outbox:
             busy += await self._send_outcomes()
-        if len(self) > busy:
-            return 0.0
-        return BUSY_AGAIN if busy else FOREVER
+        if not len(self):
+            return FOREVER
+        stuck = busy and len(self) >= before
+        self._pause = min(max(self._pause * 2, BUSY_AGAIN), BUSY_LONGEST) if stuck else 0.0
+        return self._pause
 
     async def _send_outcomes(self) -> int:
         group = self._outbox[
@@ -78,7 +83,8 @@ class Settler:
             self._refused(group, error)
             return 0
         busy = self._answered([attempt for attempt, _ in group], answer)
-        self._outbox[: len(group)] = [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
+        del self._outbox[: len(group)]
+        self._outbox += [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
         self._alone = max(self._alone - 1, 0)
         if any(settlement.outcome != "completed" for _, settlement in group):
             self._delayed()  # a retry or a snooze has a due time that only the database knows
@@ -97,7 +103,8 @@ class Settler:
         group = list(self._releases)
         answer = await self._store.release(self._worker, [a.id for a in group], [a.fence for a in group])
         busy = self._answered(group, answer)
-        self._releases[: len(group)] = [attempt for attempt in group if attempt.id in busy]
+        del self._releases[: len(group)]
+        self._releases += [attempt for attempt in group if attempt.id in busy]
         return len(busy)
 
     def _answered(self, group: list[Attempt], answer: Missed) -> set[int]:

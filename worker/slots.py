@@ -2,6 +2,8 @@
 
 import asyncio
 
+from worker.loops import happens
+
 
 class Slots:
     """Counts attempts. Owned by the event loop: no await lies between a check and its act."""
@@ -32,11 +34,6 @@ class Slots:
         """Return the free slots once there are `wanted`, or at least one after `patience` seconds; 0 when stirred."""
         while self.free < wanted:
             self._change.clear()
-            try:
-                async with asyncio.timeout(patience if self.free else None):
-                    await self._change.wait()
-            except TimeoutError:
-                break
-            if not self.free:
+            if not await happens(self._change, patience if self.free else None) or not self.free:
                 break
         return self.free

@@ -99,7 +99,7 @@ ALTER TABLE scheduler.jobs_finished ADD PRIMARY KEY (id);
 CREATE INDEX jobs_claim ON scheduler.jobs_active (queue, kind, line, rank_at, id) WHERE status = 'PENDING';
 -- promote.
 CREATE INDEX jobs_due ON scheduler.jobs_active (run_at, id) WHERE status = 'DELAYED';
--- reap and claimed_by.
+-- reap and claimed_by, which read all that runs.
 CREATE INDEX jobs_running ON scheduler.jobs_active (kind, line, started_at) WHERE status = 'RUNNING';
 -- declare fills in what waited for the first declaration of its kind.
 CREATE INDEX jobs_undeclared ON scheduler.jobs_active (kind, id)
@@ -107,7 +107,7 @@ CREATE INDEX jobs_undeclared ON scheduler.jobs_active (kind, id)
 -- One unfinished job per (kind, unique_key).
 CREATE UNIQUE INDEX "unique_key is held by an unfinished job of this kind"
   ON scheduler.jobs_active (kind, unique_key) WHERE unique_key IS NOT NULL;
--- Retention and schedule_lag.
+-- schedule_lag.
 CREATE INDEX jobs_finished_at ON scheduler.jobs_finished (finished_at, id);
 """
 
@@ -133,7 +133,9 @@ CREATE TABLE scheduler.dependencies (
   applied boolean NOT NULL DEFAULT false,
   PRIMARY KEY (parent, child)
 ) WITH (fillfactor = 85);
+-- resolve, from the child's side.
 CREATE INDEX dependencies_child ON scheduler.dependencies (child);
+-- resolve, from the parents' side, and the sweep for edges that nobody resolved.
 CREATE INDEX dependencies_to_apply ON scheduler.dependencies (parent) WHERE ended AND NOT applied;
 
 CREATE TABLE scheduler.idempotency_keys (
@@ -160,6 +162,8 @@ CREATE TABLE scheduler.kinds (
   declared jsonb NOT NULL DEFAULT '[]',
   override jsonb NOT NULL DEFAULT '{}',
   seen_at timestamptz,
+  CONSTRAINT "kind must be 1 to 100 letters, digits, or _ . : -" CHECK (kind ~ '^[A-Za-z0-9_.:-]{1,100}$'),
+  CONSTRAINT "queue must be 1 to 100 letters, digits, or _ . : -" CHECK (queue ~ '^[A-Za-z0-9_.:-]{1,100}$'),
   CONSTRAINT "priority must lie between -100 and 100" CHECK (priority BETWEEN -100 AND 100),
   CONSTRAINT "max_attempts must be at least 1" CHECK (max_attempts >= 1),
   CONSTRAINT "max_crashes must be at least 0" CHECK (max_crashes >= 0),
@@ -177,6 +181,7 @@ CREATE TABLE scheduler.queues (
   step interval NOT NULL,
   declared jsonb NOT NULL DEFAULT '[]',
   override jsonb NOT NULL DEFAULT '{}',
+  CONSTRAINT "queue must be 1 to 100 letters, digits, or _ . : -" CHECK (queue ~ '^[A-Za-z0-9_.:-]{1,100}$'),
   CONSTRAINT "ordering must be aging, fifo or strict" CHECK (ordering IN ('aging', 'fifo', 'strict')),
   CONSTRAINT "step must lie between 0 and 87660 hours" CHECK (step >= '0' AND step <= '87660 hours')
 );
@@ -194,7 +199,8 @@ CREATE TABLE scheduler.workers (
   seen_at timestamptz NOT NULL,
   sleeping boolean NOT NULL DEFAULT false,
   channel text NOT NULL,
-  draining boolean NOT NULL DEFAULT false
+  draining boolean NOT NULL DEFAULT false,
+  CONSTRAINT "channel must be 1 to 63 of a-z 0-9 _: inserts notify it" CHECK (channel ~ '^[a-z0-9_]{1,63}$')
 ) WITH (fillfactor = 50);
 
 -- One row. The epoch is the upper half of every fence, so that fences keep growing where attempts cannot be trusted to:
@@ -246,7 +252,9 @@ GRANT SELECT (id, kind, queue, priority, tenant, run_at, depends_on, on_parent_f
               cancel_requested_at, cancelled_by, submitted_at, finished_at, schedule_id, fire_time)
   ON scheduler.jobs TO scheduler_viewer;
 GRANT SELECT ON scheduler.jobs TO scheduler_operator;
-GRANT SELECT ON scheduler.attempts, scheduler.dependencies, scheduler.kinds, scheduler.queues, scheduler.workers
+GRANT SELECT (job_id, attempt, worker_id, started_at, ended_at, outcome, error_type) ON scheduler.attempts TO scheduler_viewer;
+GRANT SELECT ON scheduler.attempts TO scheduler_operator;
+GRANT SELECT ON scheduler.dependencies, scheduler.kinds, scheduler.queues, scheduler.workers
   TO scheduler_viewer, scheduler_operator;
 """
 

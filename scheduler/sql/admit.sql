@@ -14,9 +14,9 @@ BEGIN
   -- Plain rows of a declared kind, nearly all, skip the rules about what they do not set.
   IF kind_row.seen_at IS NULL OR NEW.queue IS NOT NULL OR NEW.tenant <> '' OR NEW.metadata IS DISTINCT FROM '{}'
      OR NEW.priority NOT BETWEEN -100 AND 100 OR NEW.on_parent_failure <> 'cancel'
-     OR jsonb_typeof(NEW.payload) IS DISTINCT FROM 'object' OR pg_column_size(NEW.payload) > 2000 OR NEW.depends_on <> '{}'
+     OR jsonb_typeof(NEW.payload) IS DISTINCT FROM 'object' OR octet_length(NEW.payload::text) > 262144 OR NEW.depends_on <> '{}'
      OR NEW.status IS DISTINCT FROM 'PENDING' OR NEW.line <> '' OR NEW.unmet + NEW.attempt + NEW.failures + NEW.crashes <> 0
-     OR num_nonnulls(NEW.run_at, NEW.timeout, NEW.max_attempts, NEW.max_crashes, NEW.retry_base, NEW.retry_cap, NEW.fire_time,
+     OR num_nonnulls(NEW.run_at, NEW.timeout, NEW.max_attempts, NEW.max_crashes, NEW.retry_base, NEW.retry_cap,
        NEW.idempotency_key, NEW.unique_key, NEW.rank_at, NEW.fence, NEW.request, NEW.worker_id, NEW.lease_expires_at,
        NEW.started_at, NEW.cancel_requested_at, NEW.cancelled_by, NEW.finished_at, NEW.result, NEW.error) > 0 THEN
     PERFORM scheduler.check_submitted(NEW);
@@ -77,8 +77,6 @@ BEGIN
     PERFORM scheduler.refuse('queue', name_rule, 'leave it out for the queue of the kind');
   ELSIF NOT (p_job.run_at >= '2000-01-01 00:00+00' AND p_job.run_at < '10000-01-01 00:00+00') THEN
     PERFORM scheduler.refuse('run_at', 'must lie in the years 2000 to 9999', 'leave it out to run the job now');
-  ELSIF NOT (p_job.fire_time >= '2000-01-01 00:00+00' AND p_job.fire_time < '10000-01-01 00:00+00') THEN
-    PERFORM scheduler.refuse('fire_time', 'must lie in the years 2000 to 9999', 'only schedules set it');
   ELSIF p_job.priority NOT BETWEEN -100 AND 100 THEN
     PERFORM scheduler.refuse('priority', 'must lie between -100 and 100', 'LOW is 0, MEDIUM 1, HIGH 2, CRITICAL 3');
   ELSIF p_job.timeout <= '0' OR p_job.timeout > '30 days' THEN

@@ -9,10 +9,12 @@ CREATE OR REPLACE FUNCTION scheduler.cancel(p_ids bigint[]) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 SET enable_seqscan = off AS $$
 DECLARE
-  first jsonb := scheduler.cancel_active(p_ids);
+  first jsonb;
   ended bigint[];
   again jsonb;
 BEGIN
+  PERFORM scheduler.need_read_committed('cancel');
+  first := scheduler.cancel_active(p_ids);
   ended := ARRAY(SELECT f.id FROM scheduler.jobs_finished f WHERE f.id = ANY (p_ids) AND NOT first -> 'cancelled' @> to_jsonb(f.id));
   again := scheduler.cancel_active(ARRAY(
     SELECT unnest(p_ids) EXCEPT SELECT unnest(ended)

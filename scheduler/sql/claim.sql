@@ -7,7 +7,7 @@
 -- rank of the kinds that were cut (nothing unseen can rank before that), lock that many per kind; repeat while short.
 --
 -- `request` stays on the row: when the reply is lost, claimed_by() finds what this call took. A claim that came short ends
--- with a row without id that says when the next job of these queues is due (next_in, seconds).
+-- with a row without id that says when the next delayed job is due (next_in, seconds): for a worker that does not promote.
 --
 -- Locks FOR NO KEY UPDATE SKIP LOCKED in a CTE: two claims never wait for each other, and no plan takes more than slots.
 -- Refused outside READ COMMITTED: a later statement here must see what an earlier one of somebody else committed.
@@ -23,18 +23,17 @@ DECLARE
   v_epoch bigint := scheduler.current_epoch();
   v_queue text;
   heads text[];
+  tried text[];
   quotas int[];
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION USING ERRCODE = 'invalid_transaction_state', MESSAGE = 'claim needs READ COMMITTED',
-      HINT = 'call it in a transaction of its own with the default isolation level';
-  END IF;
+  PERFORM scheduler.need_read_committed('claim');
   FOREACH v_queue IN ARRAY p_queues LOOP
+    tried := '{}';
     LOOP
       EXIT WHEN free <= 0;
       -- A scalar subquery: as EXISTS it may become a join that reads every waiting job of the queue.
       heads := ARRAY(SELECT k.kind FROM unnest(p_kinds) AS k(kind) JOIN scheduler.kinds d ON d.kind = k.kind
-        WHERE d.seen_at IS NOT NULL AND (
+        WHERE d.seen_at IS NOT NULL AND k.kind <> ALL (tried) AND (
         SELECT true FROM scheduler.jobs_active j
         WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = k.kind AND j.line = '' LIMIT 1));
       EXIT WHEN heads = '{}';
@@ -61,7 +60,9 @@ BEGIN
         FROM started s ORDER BY s.rank_at, s.id;
       GET DIAGNOSTICS took = ROW_COUNT;
       free := free - took;
-      EXIT WHEN took = 0; -- what is left is locked by others
+      IF took = 0 THEN -- all of these are locked by others: what ranks after them has its turn
+        tried := tried || coalesce(heads, p_kinds);
+      END IF;
     END LOOP;
   END LOOP;
   IF free > 0 THEN

@@ -5,7 +5,8 @@
 -- `declared` keeps the declarations seen, newest first. In a rolling deploy the old version declares the old options again at
 -- every start: a declaration that was superseded changes nothing and is returned in "superseded", unless forced (a rollback).
 -- The first declaration of a kind fills in the open defaults of the rows that waited for it.
--- Race: see hold_undeclared(); the lock on the row of the kind is awaited before its waiting jobs are read.
+-- Race: see hold_undeclared(); the lock on the row of the kind is awaited before its waiting jobs are read. Declare one new kind
+-- per transaction: submitters hold such rows, in an order of their own.
 -- callers: worker, operator
 CREATE OR REPLACE FUNCTION scheduler.declare(p_kinds jsonb, p_queues jsonb DEFAULT '[]', p_force boolean DEFAULT false)
 RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -31,17 +32,23 @@ CREATE OR REPLACE FUNCTION scheduler.declare_kind(p_kind jsonb, p_force boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
   known scheduler.kinds;
+  unknown text;
   o jsonb;
 BEGIN
-  IF p_kind ->> 'kind' !~ '^[A-Za-z0-9_.:-]{1,100}$' THEN
-    PERFORM scheduler.refuse('kind', 'must be 1 to 100 letters, digits, or _ . : -', 'give the class another kind=');
+  p_kind := jsonb_strip_nulls(p_kind);
+  SELECT k INTO unknown FROM jsonb_object_keys(p_kind - ARRAY['kind', 'queue', 'priority', 'max_attempts', 'max_crashes', 'timeout',
+    'retry_base', 'retry_cap', 'retry_jitter', 'executor', 'idempotency_window']) AS k LIMIT 1;
+  IF unknown IS NOT NULL THEN
+    PERFORM scheduler.refuse(unknown, 'is no option of a kind', 'see the header of scheduler/sql/declare.sql');
+  END IF;
+  IF EXISTS (SELECT FROM scheduler.kinds k WHERE k.kind = p_kind ->> 'kind' AND k.declared -> 0 = p_kind) THEN
+    RETURN 'same'; -- nearly always: no lock
   END IF;
   INSERT INTO scheduler.kinds (kind) VALUES (p_kind ->> 'kind') ON CONFLICT DO NOTHING;
   SELECT * INTO STRICT known FROM scheduler.kinds k WHERE k.kind = p_kind ->> 'kind' FOR UPDATE;
-  IF known.seen_at IS NOT NULL AND known.declared -> 0 = p_kind THEN
+  IF known.declared -> 0 = p_kind THEN
     RETURN 'same';
-  ELSIF known.seen_at IS NOT NULL AND known.declared @> jsonb_build_array(p_kind)
-        AND p_kind IN (SELECT value FROM jsonb_array_elements(known.declared)) AND NOT p_force THEN
+  ELSIF p_kind IN (SELECT value FROM jsonb_array_elements(known.declared)) AND NOT p_force THEN
     RETURN 'superseded';
   END IF;
   o := jsonb_build_object('queue', 'default', 'priority', 1, 'max_attempts', 5, 'max_crashes', 3, 'timeout', 3600,

@@ -1,5 +1,5 @@
 -- promote(limit): make delayed jobs that are due claimable. Their rank was set when they were delayed and stays.
--- Returns {"promoted": n, "queues": [those that got work], "next_in": seconds until the next delayed job is due, or null}.
+-- Returns {"promoted": n, "next_in": seconds until the next delayed job is due, or null}.
 -- Locks FOR NO KEY UPDATE SKIP LOCKED; any number of workers may promote at once.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.promote(p_limit int DEFAULT 1000) RETURNS jsonb
@@ -17,5 +17,5 @@ BEGIN
   SELECT count(*), coalesce(array_agg(DISTINCT w.queue) FILTER (WHERE w.queue IS NOT NULL), '{}')
   INTO promoted, queues FROM waiting w;
   PERFORM scheduler.wake(queues);
-  RETURN jsonb_build_object('promoted', promoted, 'queues', queues, 'next_in', scheduler.due_in());
+  RETURN jsonb_build_object('promoted', promoted, 'next_in', scheduler.due_in());
 END $$;

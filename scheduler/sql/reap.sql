@@ -14,6 +14,8 @@ DECLARE
   queues text[];
   parents bigint[] := '{}';
 BEGIN
+  PERFORM scheduler.need_read_committed('reap');
+  PERFORM scheduler.current_epoch(); -- on a standby just promoted it is this that begins the lease of grace
   IF scheduler.clock() < p_lease + greatest(pg_postmaster_start_time(), (SELECT e.changed_at FROM scheduler.epoch e)) THEN
     RETURN '{"reaped": [], "parents": []}';
   END IF;

@@ -11,6 +11,7 @@ DECLARE
   queues text[];
   parents bigint[] := '{}';
 BEGIN
+  PERFORM scheduler.need_read_committed('release');
   WITH held AS MATERIALIZED (
     SELECT j.id, j.attempt, j.started_at, j.cancel_requested_at
     FROM unnest(p_ids, p_fences) AS r(id, fence) JOIN scheduler.jobs_active j ON j.id = r.id

@@ -1,4 +1,4 @@
--- renew(worker, ids, fences, lease): extend the leases of everything a worker runs, one statement for all.
+-- renew(worker, ids, fences, lease): extend the leases of everything a worker runs, one statement for all; a sign of life, too.
 -- Returns {"lost": [ids], "cancel": [ids], "busy": [ids]}: stop the lost attempts now; stop those asked to cancel; ask again
 -- soon for the busy ones, whose row somebody else holds (one locked row never stops the renewal of the others).
 -- Fenced. FOR NO KEY UPDATE SKIP LOCKED, ids ascending; the clock is read after the locks are held. lease_expires_at is in

@@ -21,6 +21,7 @@ DECLARE
   gone bigint[];
   busy bigint[];
 BEGIN
+  PERFORM scheduler.need_read_committed('resolve');
   children := scheduler.to_resolve(p_parents, p_limit);
   IF children = '{}' THEN
     RETURN '{"parents": [], "busy": [], "more": false}';

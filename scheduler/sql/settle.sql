@@ -1,11 +1,12 @@
 -- settle(worker, outcomes): record how attempts ended, one round trip for a whole group.
 -- outcomes: [{"id", "fence", "outcome": completed | failed | timed_out | cancelled | snoozed, "result", "error_type", "error",
--- "traceback", "delay", "retryable"}]; delay in seconds: of a snooze, or what the callee asked for instead of the backoff.
+-- "traceback", "delay", "retryable"}]; delay in seconds: of a snooze, or what the handler asked for instead of the backoff.
 -- Returns {"lost": [ids], "busy": [ids], "parents": [ids]}. lost: the claim is another's, nothing was changed. busy: somebody
 -- holds the row; send the outcome again soon, and go on renewing. parents: call resolve() with them.
 -- Fenced. An outcome sent again after its reply was lost is not reported lost when it is what stands recorded.
 -- Locks FOR UPDATE SKIP LOCKED, ids ascending. worker_id is set exactly while RUNNING, so the guard does not name the status:
--- naming it lets the planner walk all RUNNING jobs instead of looking the ids up (100 x 100 comparisons a call). A delay given by the callee is only ever stretched by jitter.
+-- naming it lets the planner walk all RUNNING jobs instead of looking the ids up (100 x 100 comparisons a call). A delay
+-- given by the handler is only ever stretched by jitter.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.settle(p_worker uuid, p_outcomes jsonb) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
@@ -19,6 +20,7 @@ DECLARE
   others bigint[];
   other_parents bigint[];
 BEGIN
+  PERFORM scheduler.need_read_committed('settle');
   SELECT c.ids, c.fences, c.done INTO ids, fences, done FROM scheduler.complete(p_worker, p_outcomes) AS c;
   parents := scheduler.mark_ended(done);
   IF cardinality(done) < cardinality(ids) THEN

@@ -36,7 +36,7 @@ BEGIN
       SELECT k.job_id INTO new_id FROM scheduler.idempotency_keys k
       WHERE k.kind = p_kind AND k.key = o ->> 'idempotency_key';
     END IF;
-    EXIT WHEN new_id IS NOT NULL; -- else the holder was pruned in between: the key is free now
+    EXIT WHEN new_id IS NOT NULL; -- else the key is free now
   END LOOP;
   RETURN new_id;
 END $$;

@@ -19,10 +19,8 @@ BEGIN
     END IF;
     SELECT * INTO held FROM scheduler.idempotency_keys k WHERE k.kind = p_kind AND k.key = p_key FOR UPDATE;
     IF FOUND THEN
-      IF EXISTS (SELECT FROM scheduler.jobs_active j WHERE j.id = held.job_id) THEN
-        RETURN false;
-      ELSIF held.expires_at > scheduler.clock()
-            AND EXISTS (SELECT FROM scheduler.jobs_finished j WHERE j.id = held.job_id) THEN
+      IF EXISTS (SELECT FROM scheduler.jobs_active j WHERE j.id = held.job_id) OR held.expires_at > scheduler.clock()
+         AND EXISTS (SELECT FROM scheduler.jobs_finished j WHERE j.id = held.job_id) THEN
         RETURN false;
       END IF;
       UPDATE scheduler.idempotency_keys k SET job_id = p_job, expires_at = expires WHERE k.kind = p_kind AND k.key = p_key;

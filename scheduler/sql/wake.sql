@@ -1,7 +1,7 @@
 -- wake(queues): tell at most two sleeping workers of each queue that there may be something to claim.
 -- Only a hint: the poll is the guarantee. It writes nothing, and while nobody sleeps it notifies nobody, because a NOTIFY
 -- takes one lock of the whole cluster at commit (32 inserting clients: 14,500/s without, 1,000-4,500/s with one each).
--- callers: worker, operator
+-- callers: none
 CREATE OR REPLACE FUNCTION scheduler.wake(p_queues text[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

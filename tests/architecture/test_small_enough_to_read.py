@@ -29,7 +29,7 @@ def test_nine_of_ten_functions_have_25_lines_at_most_and_none_has_more_than_50()
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}.{path.stem}")
 def test_a_file_is_one_room(path: Path):
     assert path.stem not in NAMES_THAT_SAY_NOTHING
-    limit = 310 if path.name == "runner.py" else 250  # the one place that knows every part
+    limit = 300 if path.name == "runner.py" else 250  # the one place that knows every part
     assert len(path.read_text().splitlines()) <= limit
 
 

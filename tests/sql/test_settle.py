@@ -132,13 +132,13 @@ async def test_promote_moves_what_is_due_and_says_when_to_come_again(db, clock):
     start_at = await clock.now()
     for minutes in (1, 2, 2, 5):
         await insert(db, run_at=start_at + minutes * MINUTE)
-    assert await promote(db) == {"promoted": 0, "queues": [], "next_in": 60}
+    assert await promote(db) == {"promoted": 0, "next_in": 60}
 
     await clock.advance(120)
 
-    assert await promote(db) == {"promoted": 3, "queues": ["default"], "next_in": 180}
+    assert await promote(db) == {"promoted": 3, "next_in": 180}
     await clock.advance(200)
-    assert await promote(db) == {"promoted": 1, "queues": ["default"], "next_in": None}
+    assert await promote(db) == {"promoted": 1, "next_in": None}
 
 
 async def test_promote_ends_at_its_limit_and_says_to_come_again_at_once(db, clock):

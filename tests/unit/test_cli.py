@@ -336,7 +336,7 @@ async def test_migrate_warns_where_roles_cannot_be_created(run, plain_account, c
 def test_declare_prints_what_changed_and_what_was_superseded(installed, tmp_path):
     old, new = APP.format(options=""), APP.format(options=", priority=3")
     (tmp_path / "shop.py").write_text(old)
-    assert installed("declare", "--app", "shop").out == "changed: resize, send_email\n"
+    assert installed("declare", "--app", "shop").out == "changed: send_email, resize\n"
     assert installed("declare", "--app", "shop").out == "unchanged: 2 of 2 kinds\n"
     (tmp_path / "shop.py").write_text(new)
     assert installed("declare", SCHEDULER_APP="shop").out == "changed: resize\nunchanged: 1 of 2 kinds\n"
@@ -405,7 +405,7 @@ async def test_submit_at_an_instant(submit, db):
         (["k", "--delay", "1s", "--run-at", "2030-01-01T00:00Z"], "delay: contradicts run_at"),
         (["k", "--run-at", "1999-12-31T00:00Z"], "run_at: must lie in the years 2000 to 9999"),
         (["k", "--delay", "4000000d"], "run_at: must lie in the years 2000 to 9999"),
-        (["k", "--delay", "900000000d"], "value: cannot be stored by PostgreSQL"),
+        (["k", "--delay", "900000000d"], "job: cannot be stored by PostgreSQL"),
         (["k", "--queue", "a b"], "queue: must be 1 to 100 letters"),
     ],
 )
@@ -435,7 +435,7 @@ async def test_submit_that_waits_in_vain_exits_1_after_the_id(run):
     answer = run("submit", "k", "--wait", "0.1")
 
     assert answer.code == 1
-    assert answer.err == f"scheduler: job {int(answer.out)} has not ended within 0.1 s\n"
+    assert answer.err == f"scheduler: job {int(answer.out)} has not ended within 0.1 s; it may still run: wait again\n"
 
 
 # Looking.
@@ -546,7 +546,7 @@ def test_a_job_that_does_not_exist_exits_1(run):
         assert vars(run(*words)) == {
             "code": 1,
             "out": "",
-            "err": "scheduler: job 999 does not exist, or was removed after its retention\n",
+            "err": "scheduler: job 999 does not exist\n",
         }
 
 

@@ -16,7 +16,7 @@ from scheduler.job import (
     JobMeta,
     Priority,
     Retry,
-    to_declaration,
+    kind_declaration,
 )
 
 
@@ -198,7 +198,7 @@ def test_a_job_has_exactly_one_executor(bases):
 
 
 def test_a_declaration_holds_only_what_the_class_set():
-    assert to_declaration(make()) == {"kind": "SendEmail", "executor": "async"}
+    assert kind_declaration(make()) == {"kind": "SendEmail", "executor": "async"}
 
 
 def test_a_declaration_gives_durations_in_seconds_and_survives_json():
@@ -212,7 +212,7 @@ def test_a_declaration_gives_durations_in_seconds_and_survives_json():
         idempotency_window=timedelta(days=1),
     )
 
-    assert json.loads(json.dumps(to_declaration(job))) == {
+    assert json.loads(json.dumps(kind_declaration(job))) == {
         "kind": "SendEmail",
         "executor": "thread",
         "queue": "mail",

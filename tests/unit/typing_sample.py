@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import assert_type
 
 from scheduler.context import Context
-from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Options, Priority, Queue, Retry, to_declaration
+from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Options, Priority, Queue, Retry, kind_declaration
 from scheduler.payload import decode_payload, encode_payload, encode_result
 
 
@@ -50,14 +50,14 @@ assert_type(email.to, str)
 assert_type(encode_payload(email), bytes)
 assert_type(decode_payload(SendEmail, "{}"), SendEmail)
 assert_type(encode_result([1]), bytes | None)
-to_declaration(Checksum)
+kind_declaration(Checksum)
 Queue("mail", ordering="fifo")
 
 SendEmail(to=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 SendEmail()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 email.to = "b@example.org"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 Queue("mail", ordering="random")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-to_declaration(email)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+kind_declaration(email)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 class Misspelt(AsyncJob, qeue="mail"):  # pyright: ignore[reportArgumentType]

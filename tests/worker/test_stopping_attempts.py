@@ -142,10 +142,10 @@ async def test_a_thread_that_does_not_stop_is_left_to_itself_and_its_slot_replac
     job = await ended(db, job_id)
 
     assert job["status"] == "TIMED_OUT"
-    assert (threads.abandoned, threads.slots.taken) == (1, 0)
+    assert (len(threads.abandoned), threads.slots.taken) == (1, 0)
     assert await (await scheduler.submit(jobs.EchoInThread(value="in its place"))).result(SOON) == "in its place"
     gate.open()
-    await until(lambda: threads.abandoned == 0, "the thread should have come back")
+    await until(lambda: not threads.abandoned, "the thread should have come back")
     assert (await row(db, job_id))["status"] == "TIMED_OUT"
     assert threads.slots.taken == 0
 
@@ -157,13 +157,13 @@ async def test_no_more_threads_are_left_to_themselves_than_there_are_slots(sched
         job_id = await start(db, one, "StubbornInThread", max_attempts=1, timeout=timedelta(seconds=0.1))
         assert (await ended(db, job_id))["status"] == "TIMED_OUT"
 
-    assert (threads.abandoned, threads.slots.taken) == (1, 1)
+    assert (len(threads.abandoned), threads.slots.taken) == (1, 1)
 
     waiting = await scheduler.submit(jobs.EchoInThread(value="at last"))
     gates[1].open()
     assert await waiting.result(SOON) == "at last"
     gates[0].open()
-    await until(lambda: (threads.abandoned, threads.slots.taken) == (0, 0), "both threads should have come back")
+    await until(lambda: (len(threads.abandoned), threads.slots.taken) == (0, 0), "both threads should have come back")
 
 
 async def test_a_cancellation_reaches_a_worker_without_notices_by_its_heartbeat(scheduler, db, work, gate):
@@ -197,6 +197,7 @@ async def test_a_child_that_hangs_while_it_starts_times_out_too(db, work, monkey
     hanging, pipe = importlib.import_module("hanging"), tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setenv("HANG_ON", str(pipe))
+    monkeypatch.setattr("worker.processes.START_TIME", 0.2)
     await work(kinds=[hanging.Hanging])
 
     job_id = await insert(db, "Hanging", max_attempts=1, timeout=timedelta(seconds=0.5))
