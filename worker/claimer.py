@@ -76,7 +76,11 @@ class Doze:
 
 
 class Claimer:
-    """The claims of one executor. `start` runs a claimed row; `unsettled` counts outcomes that wait to be settled."""
+    """The claims of one executor.
+
+    `start` runs a claimed row; `unsettled` counts outcomes that wait to be settled; `due_in` is told in how many
+    seconds the next delayed job is due: while the worker is not asleep nobody sends a notice of it.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - whom it asks, for what, and whom it gives it
         self,
@@ -89,6 +93,7 @@ class Claimer:
         doze: Doze,
         start: Callable[[Executor, asyncpg.Record, float], None],
         unsettled: Callable[[], int],
+        due_in: Callable[[float], None],
     ) -> None:
         self._store = store
         self._worker = worker
@@ -99,6 +104,7 @@ class Claimer:
         self._doze = doze
         self._start = start
         self._unsettled = unsettled
+        self._due_in = due_in
         self._backlog = False
         self._unanswered: tuple[UUID, float] | None = None  # a claim call, and when it was sent
         self.stopped = False
@@ -134,7 +140,9 @@ class Claimer:
             self._queues.append(self._queues.pop(0))  # each queue is the first in its turn: none starves
             rows = await self._store.claim(self._worker, request, self._queues, self._kinds, free, self._lease)
         self._unanswered = None
-        rows = [row for row in rows if row["id"] is not None]
+        hints = rows.pop() if rows and rows[-1]["id"] is None else None
+        if hints is not None and hints["next_in"] is not None:
+            self._due_in(hints["next_in"])
         for row in rows:
             self._start(self._executor, row, sent)
         return rows

@@ -39,10 +39,19 @@ class Loop:
         self.name = name
         self._pass = one_pass
         self._poked = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
         self._stopped = False
 
     def poke(self) -> None:
         self._poked.set()
+
+    def poke_in(self, seconds: float) -> None:
+        """Run within so many seconds; the earliest of several such calls counts."""
+        clock = asyncio.get_running_loop()
+        if self._alarm is None or not clock.time() <= self._alarm.when() <= clock.time() + seconds:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = clock.call_later(max(seconds, 0.0), self.poke)
 
     def stop(self) -> None:
         self._stopped = True

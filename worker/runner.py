@@ -150,7 +150,7 @@ class Worker:
     def _claimer(self, executor: Executor, kinds: list[str]) -> Claimer:
         return Claimer(
             self._store, self.id, executor, self._queues, kinds, self.settings.lease, self._doze, self._running.begin,
-            self._settler.__len__,
+            self._settler.__len__, self._promoting.poke_in,
         )  # fmt: skip
 
     async def _declare(self) -> None:

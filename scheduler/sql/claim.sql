@@ -7,7 +7,7 @@
 -- rank of the kinds that were cut (nothing unseen can rank before that), lock that many per kind; repeat while short.
 --
 -- `request` stays on the row: when the reply is lost, claimed_by() finds what this call took. A claim that came short ends
--- with a row without id that says when the next delayed job is due (next_in, seconds): for a worker that does not promote.
+-- with a row without id that says when the next delayed job is due (next_in, seconds).
 --
 -- Locks FOR NO KEY UPDATE SKIP LOCKED in a CTE: two claims never wait for each other, and no plan takes more than slots.
 -- Refused outside READ COMMITTED: a later statement here must see what an earlier one of somebody else committed.
