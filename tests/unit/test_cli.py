@@ -587,6 +587,7 @@ async def test_cancel_says_what_happened_to_each(run, submit, db):
 # The embedded database.
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the embedded PostgreSQL needs Linux or macOS")
 def test_the_embedded_database_is_started_used_and_stopped(installed):
     folder = Path(tempfile.mkdtemp(prefix="leasework-")).resolve()

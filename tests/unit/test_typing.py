@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 SAMPLE = Path(__file__).with_name("typing_sample.py")
 PROJECT = SAMPLE.parents[2]
 
