@@ -20,7 +20,8 @@ log = logging.getLogger("scheduler.worker")
 
 BATCH = 1000
 SHORTEST = 0.005  # seconds between two passes that found something
-BUSY_AGAIN = 0.02  # seconds until children that were locked are looked at again
+BUSY_AGAIN = 0.02  # seconds until children that were locked are looked at again; twice as long each time
+BUSY_LONGEST = 1.0
 SWEEP = 2.0  # seconds between looks for edges that nobody resolved
 
 
@@ -49,6 +50,7 @@ class Resolver:
         self._store = store
         self._found = found
         self._parents: list[int] = []
+        self._pause = 0.0
 
     def add(self, parents: list[int]) -> None:
         self._parents += parents
@@ -65,8 +67,9 @@ class Resolver:
         self._parents += left + done.parents
         if batch or done.parents:
             self._found()
-        if done.busy and not done.parents:
-            return BUSY_AGAIN
+        self._pause = min(max(self._pause * 2, BUSY_AGAIN), BUSY_LONGEST) if done.busy and not done.parents else 0.0
+        if self._pause:
+            return self._pause
         return 0.0 if self._parents else jittered(SWEEP)
 
 

@@ -1,4 +1,4 @@
-"""The one loop skeleton: everything that a worker does again and again is a pass, run by `repeat`."""
+"""The one loop skeleton: everything that a worker does again and again is a pass, run by a Loop."""
 
 from __future__ import annotations
 

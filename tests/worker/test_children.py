@@ -1,6 +1,7 @@
 """The processes of CpuBoundJobs: they die with their worker, run its code, and are never mistaken for one another."""
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -38,6 +39,21 @@ def facts():
     import worker
 
     return [worker.__file__, scheduler.__file__, colorsys.__file__]
+"""
+
+
+FORKING = """
+import os
+import time
+
+from scheduler import CpuBoundJob
+
+class ForksAndDies(CpuBoundJob):
+    def run(self, ctx):
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        os._exit(7)
 """
 
 
@@ -132,6 +148,17 @@ async def test_files_of_the_user_shadow_nothing_of_ours(db, launch, tmp_path):
         ours, users = json.loads(job["result"])[:2], json.loads(job["result"])[2]
         assert ours == expected
         assert users == str(tmp_path / "colorsys.py")
+
+
+async def test_the_end_of_a_child_is_noticed_although_a_process_it_forked_lives_on(db, work, tmp_path, monkeypatch):
+    (tmp_path / "forking.py").write_text(FORKING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    await work(kinds=[importlib.import_module("forking").ForksAndDies])
+
+    job_id = await insert(db, "ForksAndDies", max_attempts=1)
+
+    job = await ended(db, job_id, seconds=10)  # its fork lives for twice as long
+    assert (job["status"], job["error"]) == ("FAILED", "ChildDied: the process that ran the job ended with exit code 7")
 
 
 async def test_children_are_kept_for_the_next_job(scheduler, work):

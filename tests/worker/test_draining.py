@@ -140,6 +140,23 @@ async def test_a_drain_of_more_than_a_lease_keeps_the_lease(db, launch, gate):
     assert (job["status"], job["attempt"]) == ("COMPLETED", 1)
 
 
+async def test_an_outcome_whose_row_is_held_is_recorded_when_it_is_let_go_within_the_grace(db, connect, launch, gate):
+    process, gate, holder = await launch(grace=30, lease=60).ready(), gate(), await connect()
+    job_id = await start(db, gate, "Wait")
+    async with holder.transaction():
+        await holder.execute("SELECT FROM scheduler.jobs_active WHERE id = $1 FOR KEY SHARE", job_id)
+        process.send(signal.SIGTERM)
+        await process.says("running jobs may finish")
+        gate.open()
+
+        with pytest.raises(AssertionError, match="should have ended"):
+            await process.exits(3)  # twice as long as a step of stopping
+
+    assert await process.exits(5) == 0
+    job = await row(db, job_id)
+    assert (job["status"], job["attempt"], job["crashes"]) == ("COMPLETED", 1, 0)
+
+
 async def test_a_cancellation_during_the_drain_is_heard(scheduler, db, launch, gate):
     process, gate = await launch(grace=60, lease=60).ready(), gate()
     job_id = await start(db, gate, "Wait")

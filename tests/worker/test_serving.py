@@ -95,4 +95,4 @@ async def test_a_lone_job_takes_few_statements(db, dsn, work):
     await worker.stop()
     await wire.close()
     assert (asked["settle"], asked["doze"]) == (1, 0)
-    assert asked.total() < 20
+    assert asked.total() <= 12  # five, and what the worker was still asking when it fell asleep
