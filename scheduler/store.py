@@ -20,7 +20,7 @@ from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob
 from scheduler.schema import SUPPORTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
     from uuid import UUID
 
@@ -61,6 +61,12 @@ async def open_connection(dsn: str, *, name: str) -> asyncpg.Connection[Any]:
         return await asyncpg.connect(
             dsn, command_timeout=CALL_TIMEOUT, timeout=10, server_settings={"application_name": name}
         )
+
+
+async def listen(connection: asyncpg.Connection[Any], channel: str, heard: Callable[..., None]) -> None:
+    """Hear what is notified on `channel` for as long as the connection lasts. Raises DatabaseUnavailable."""
+    with _translated():
+        await connection.add_listener(channel, heard)
 
 
 class Store:

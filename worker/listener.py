@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from scheduler.store import Store, open_connection
+from scheduler.store import Store, listen, open_connection
 from worker.loops import happens
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Listener:
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _: ended.set())
         try:
-            await connection.add_listener(self._channel, self._heard)
+            await listen(connection, self._channel, self._heard)
             self._noticed("")  # what was said before nobody heard
             while not await happens(ended, WATCH):
                 async with asyncio.timeout(5):
