@@ -41,3 +41,39 @@ class Cancelled(msgspec.Struct):
 class Declared(msgspec.Struct):
     changed: list[str]
     superseded: list[str]
+
+
+class Reason(msgspec.Struct):
+    """Why a verb left one job as it is, and what to do."""
+
+    id: int
+    reason: str
+
+
+class Retried(msgspec.Struct):
+    """What retry did with each id; `revived` are descendants whom the failure of these had cancelled."""
+
+    retried: list[int] = []
+    revived: list[int] = []
+    not_ended: list[int] = []
+    missing: list[int] = []
+    busy: list[int] = []
+    refused: list[Reason] = []
+
+
+class RetryLevel(Retried):
+    """The answer of one call: with `children` to call again, and with `more` for the same ids, too."""
+
+    children: list[int] = []
+    more: bool = False
+
+
+class Pruned(msgspec.Struct):
+    pruned: list[int] = []
+    kept: list[Reason] = []
+    missing: list[int] = []
+
+
+class Retained(msgspec.Struct):
+    pruned: int
+    more: bool
