@@ -1,8 +1,10 @@
 """Running the command as a user does, and setting up what it is to find."""
 
+import asyncio
 import json
 import re
 import sys
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -69,3 +71,36 @@ def column(table, name):
     start = head.index(name)
     end = min((s for s in starts if s > start), default=None)
     return [row[start:end].split("  ")[0].strip() for row in rows]
+
+
+async def insert(db, count, kind="k", **columns):
+    """Insert equal jobs in one statement; return their ids."""
+    columns = {"kind": kind, **columns}
+    marks = ", ".join(f"${n}" for n, _ in enumerate(columns, 2))
+    statement = f"INSERT INTO scheduler.jobs ({', '.join(columns)}) SELECT {marks} FROM generate_series(1, $1)"
+    return [row["id"] for row in await db.fetch(f"{statement} RETURNING id", count, *columns.values())]
+
+
+async def fail(db, count, kind="k", error="gone", **columns):
+    """Insert jobs and have them fail for good; return their ids."""
+    ids = await insert(db, count, kind, **columns)
+    call = "SELECT * FROM scheduler.claim($1, $2, $3, $4, $5, '30 s')"
+    rows = await db.fetch(call, WORKER, uuid.uuid4(), [columns.get("queue", "default")], [kind], count)
+    for row in rows:
+        await settle(db, row, "failed", retryable=False, error_type="OSError", error=error)
+    assert sorted(row["id"] for row in rows) == ids
+    return ids
+
+
+async def statuses(db, ids):
+    """Return how many of these jobs have which status."""
+    call = "SELECT status::text, count(*) FROM scheduler.jobs WHERE id = ANY ($1) GROUP BY 1"
+    return {row["status"]: row["count"] for row in await db.fetch(call, ids)}
+
+
+async def until(true, patience=60):
+    """Wait for an event in the database."""
+    deadline = time.monotonic() + patience
+    while not await true():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.02)

@@ -6,6 +6,11 @@ import subprocess
 import pytest
 
 from .commands import PROGRAM, Answer, invoke
+from .terminal import Terminal
+
+
+def environment_of_users():
+    return {name: value for name, value in os.environ.items() if not name.startswith("SCHEDULER_")}
 
 
 @pytest.fixture
@@ -24,14 +29,13 @@ def installed(request, tmp_path):
     """Run the installed command, in a folder of its own."""
 
     def run(*arguments, **environment):
-        keep = {name: value for name, value in os.environ.items() if not name.startswith("SCHEDULER_")}
         dsn = {} if "SCHEDULER_DSN" in environment else {"SCHEDULER_DSN": request.getfixturevalue("dsn")}
         done = subprocess.run(
             [PROGRAM, *map(str, arguments)],
             capture_output=True,
             check=False,
             cwd=tmp_path,
-            env=keep | {"COLUMNS": "80", "PYTHONDONTWRITEBYTECODE": "1"} | dsn | environment,
+            env=environment_of_users() | {"COLUMNS": "80", "PYTHONDONTWRITEBYTECODE": "1"} | dsn | environment,
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=60,
@@ -50,3 +54,19 @@ def submit(run):
         return int(answer.out)
 
     return submit
+
+
+@pytest.fixture
+def terminal(dsn):
+    """Start the installed command in a terminal."""
+    opened = []
+
+    def start(*arguments, **options):
+        environment = environment_of_users() | {"SCHEDULER_DSN": dsn}
+        environment.pop("COLUMNS", None)
+        opened.append(Terminal(*arguments, environment=environment, **options))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()

@@ -6,7 +6,7 @@ import re
 import subprocess
 from datetime import datetime
 
-from .commands import PROGRAM, claim, column, declare, settle
+from .commands import PROGRAM, claim, column, declare, fail, insert, settle
 
 
 def test_an_empty_list_says_so_in_words(run):
@@ -51,6 +51,23 @@ async def test_jobs_are_filtered(run, submit, db):
     assert listed("--tenant", "x") == [ids[2], ids[0]]
     assert listed("--queue", "default", "--limit", "1") == [ids[2]]
     assert listed("--before", ids[2]) == [ids[1], ids[0]]
+
+
+async def test_jobs_are_filtered_by_age_and_by_the_text_of_the_error(run, db):
+    await declare(db, "k")
+    (full,), (gone,) = await fail(db, 1, error="Disk 100% full"), await fail(db, 1, error="disk 100 full")
+    (old,) = await insert(db, 1)
+    await db.execute("UPDATE scheduler.jobs_active SET submitted_at = now() - interval '3 hours' WHERE id = $1", old)
+
+    def listed(*words):
+        return [job["id"] for job in json.loads(run("jobs", "--json", *words).out)]
+
+    assert listed("--error", "100% full") == [full]
+    assert listed("--error", "full") == [gone, full]
+    assert listed("--older-than", "2.5h") == [old]
+    assert listed("--older-than", "1d") == []
+    assert listed("--newer-than", "180m") == [gone, full]
+    assert listed("--newer-than", "1d", "--older-than", "60s") == [old]
 
 
 def test_a_kind_that_nobody_declared_is_visible(run, submit):

@@ -8,23 +8,26 @@ import pytest
 
 from .commands import invoke, usage
 
+LOOK = ["jobs", "job", "queues", "kinds", "workers"]
+STEER = ["cancel", "retry", "prune", "pause", "resume"]
+COMMANDS = ["migrate", "declare", "submit", *LOOK, *STEER, "db"]
+
 
 def test_help_lists_the_commands_in_the_order_of_use():
     answer = usage("-h")
 
     assert answer.code == 0
     listed = re.findall(r"^  (\w+) ", answer.out.partition("Commands:")[2], re.MULTILINE)
-    assert listed == ["migrate", "declare", "submit", "jobs", "job", "cancel", "db"]
+    assert listed == COMMANDS
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["migrate"], ["declare"], ["submit"], ["jobs"], ["job"], ["cancel"], ["db"], ["db", "psql"]]
-)
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["db", "psql"]])
 def test_every_help_fits_80_columns(words):
     answer = usage(*words, "--help")
 
     assert answer.code == 0
     assert max(map(len, answer.out.splitlines())) <= 80
+    assert "..." not in answer.out.replace("[ID]...", "").replace("[ARGS]...", "")  # a description that was cut
 
 
 def test_the_version_is_that_of_the_distribution(installed):
@@ -58,9 +61,14 @@ def test_help_imports_neither_migrations_nor_tables(words):
         (["submit", "k\udcff"], "is not text"),
         (["jobs", "--status", "sleeping"], "'sleeping' is not one of"),
         (["jobs", "--limit", "0"], "0 is not in the range"),
+        (["jobs", "--older-than", "2"], "a number with s, m, h or d"),
+        (["jobs", "--newer-than", "yesterday"], "a number with s, m, h or d"),
         (["job", "x"], "not the id of a job"),
         (["job", str(2**63)], "not the id of a job"),
-        (["cancel"], "Missing argument 'ID...'"),
+        (["cancel", "x"], "not the id of a job"),
+        (["pause"], "name one of the two: --queue NAME or --kind NAME"),
+        (["resume", "--queue", "q", "--kind", "k"], "name one of the two"),
+        (["pause", "--queue", "q", "--for", "10"], "a number with s, m, h or d"),
     ],
 )
 def test_wrong_usage_exits_2_before_anything_is_connected(words, said):
@@ -111,8 +119,11 @@ def test_a_dsn_that_cannot_be_read_exits_3_without_the_password(dsn):
 
 
 @pytest.mark.parametrize(
-    "words", [["migrate"], ["jobs"], ["job", "1"], ["cancel", "1"], ["submit", "k"]], ids=lambda words: words[0]
-)
+    "words",
+    [["migrate"], ["jobs"], ["job", "1"], ["submit", "k"], ["queues"], ["kinds"], ["workers"], ["cancel", "1"],
+     ["retry", "--kind", "k", "--yes"], ["prune", "1"], ["pause", "--queue", "q"], ["resume", "--kind", "k"]],
+    ids=lambda words: words[0],
+)  # fmt: skip
 def test_a_database_that_is_away_exits_4_without_the_password(words):
     answer = usage(*words)
 

@@ -1,0 +1,223 @@
+"""Commands on any number of jobs: cancel, retry, prune.
+
+They take ids, or filters instead. Filters may match more than was meant, so what they match is shown first and asked
+about; what is submitted after that stays alone. Each batch is a transaction of its own, and Ctrl-C stops between two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from scheduler import arguments
+from scheduler.commands import as_json, on_database, print_json, say
+from scheduler.errors import SchedulerError
+from scheduler.states import FINISHED, Status
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from scheduler.client import Scheduler
+
+    Verb = Callable[[Scheduler, list[int]], Awaitable[msgspec.Struct]]
+
+Done = dict[str, list[Any]]  # what a verb answered, added up over the batches
+
+_BATCH = 1000
+_PREVIEW = 5  # jobs
+_SHOWN = 10  # ids of a group, and reasons; --json has all of them
+_WORDS = {  # where the verb's own are not enough; with what there is to know of all in the group
+    "requested": ("asked to stop", ""),
+    "ended": ("had ended before", ""),
+    "not_ended": ("had not ended", ""),
+    "revived": ("revived", "cancelled by such a failure"),
+    "missing": ("not found", ""),
+    "busy": ("busy", "another transaction holds them: try again"),
+}
+_FAULTS = ("refused", "kept", "busy", "missing")
+
+
+class _OnJobs(click.Command):
+    """A command that takes ids or filters: it is refused without either, and with filters where nobody can be asked."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        given, by = arguments.given(ctx.params), f"`scheduler {self.name}"
+        by_filters = any(name in given for name in arguments.FILTERS)
+        if by_filters == ("job_ids" in given):
+            either = f"name the jobs by id, as in {by} 12 13`, or by filters, as in {by} --kind NAME`"
+            raise click.UsageError(f"{either}, not by both" if by_filters else either, ctx)
+        nobody = given["as_json"] or not (sys.stdin.isatty() and sys.stderr.isatty())
+        if by_filters and nobody and not given["yes"]:
+            raise SchedulerError(f"{self.name} by filters asks before it acts, and nobody can be asked here: add --yes")
+        return rest
+
+
+def _on_jobs(*usual: Status, also: tuple[Status, ...] = ()) -> Callable[[Verb], click.Command]:
+    """Make a command of a verb on ids; filters that name no status mean jobs in one of the `usual`."""
+
+    def make(verb: Verb) -> click.Command:
+        async def run(
+            scheduler: Scheduler, *, job_ids: tuple[int, ...], yes: bool, as_json: bool, **options: object
+        ) -> None:
+            if job_ids:
+                batches, total = _in_order(job_ids), len(job_ids)
+            else:
+                filters = {"status": usual} | arguments.given(options)
+                total = await _agreed(scheduler, filters, verb.__name__, ask=not yes)
+                batches = scheduler.admin.ids(filters)
+            done: Done = msgspec.to_builtins(await verb(scheduler, []))  # every word of the verb, and nothing done
+            try:
+                await _in_batches(lambda ids: verb(scheduler, ids), batches, total, done)
+            finally:
+                faults = _told(done, as_json=as_json)
+            if faults - (set() if job_ids else {"missing"}):  # what a filter found may be gone by now
+                sys.exit(SchedulerError.exit_code)
+
+        command = as_json(on_database(run))
+        command = click.option("--yes", is_flag=True, help="Act on what the filters match without asking.")(command)
+        command = arguments.filters((*usual, *also))(command)
+        command = click.argument("job_ids", metavar="[ID]...", type=arguments.job_id, nargs=-1)(command)
+        return click.command(verb.__name__, cls=_OnJobs, help=verb.__doc__)(command)
+
+    return make
+
+
+async def _in_order(job_ids: tuple[int, ...]) -> AsyncIterator[list[int]]:
+    ids = list(dict.fromkeys(job_ids))
+    for first in range(0, len(ids), _BATCH):
+        yield ids[first : first + _BATCH]
+
+
+async def _agreed(scheduler: Scheduler, filters: dict[str, Any], verb: str, *, ask: bool) -> int:
+    """Return how many jobs match, once the user has seen them and agreed; later jobs are shut out from `filters`."""
+    newest = await scheduler.jobs(**filters, limit=_PREVIEW)
+    if not newest:
+        say("no job matches")
+        return 0
+    filters["before"] = newest[0]["id"] + 1
+    counts = await scheduler.admin.count(filters)
+    total = sum(counts.values())
+    if ask:
+        from scheduler import tables  # noqa: PLC0415 - rich takes a tenth of a second
+
+        by_status = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        click.echo(f"{_jobs(total)} match{'' if total > 1 else 'es'}: {by_status}\n", err=True)
+        click.echo(tables.of("jobs", newest, datetime.now(UTC), to=sys.stderr), err=True)
+        click.echo(f"and {total - len(newest):,} more\n" if total > len(newest) else "", err=True)
+        with _interruptible():
+            if not click.confirm(f"{verb} {'them' if total > 1 else 'it'}?", err=True):
+                raise SchedulerError("nothing was changed")
+    return total
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end a question: the event loop would wait for the answer first."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def _in_batches(
+    act: Callable[[list[int]], Awaitable[msgspec.Struct]], batches: AsyncIterator[list[int]], total: int, done: Done
+) -> None:
+    """Act on one batch after the other and add the answers to `done`."""
+    seen = 0
+    with _progress(total) as advance:
+        try:
+            async for ids in batches:
+                step = asyncio.ensure_future(act(ids))
+                try:
+                    await asyncio.shield(step)
+                finally:  # also on Ctrl-C: the batch in hand is finished
+                    for name, value in msgspec.to_builtins(await step).items():
+                        done[name] += value
+                    seen += len(ids)
+                    advance(len(ids))
+        except asyncio.CancelledError:
+            say(f"stopped after {seen:,} of {_jobs(total)}: the same command goes on with the rest")
+            raise
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], object]]:
+    """Show on a terminal how far a bulk of several batches has come."""
+    if total <= _BATCH or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import console, progress  # noqa: PLC0415 - rich takes a tenth of a second
+
+    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _told(done: Done, *, as_json: bool) -> set[str]:
+    """Say what was done, and return the names of what could not be done."""
+    done.pop("parents", None)  # of cancel: they are resolved by now
+    if as_json:
+        print_json(done)
+    else:
+        for name, group in done.items():
+            for line in _lines(name, group):
+                (say if name in _FAULTS else click.echo)(line)
+    return {name for name in _FAULTS if done.get(name)}
+
+
+def _lines(name: str, group: list[Any]) -> Iterator[str]:
+    """Yield a line per reason: how many jobs, what became of them, their ids."""
+    words, common = _WORDS.get(name, (name, ""))
+    by_reason: dict[str, list[int]] = {}
+    for found in group:
+        reason, job_id = (found["reason"], found["id"]) if isinstance(found, dict) else (common, found)
+        by_reason.setdefault(reason, []).append(job_id)
+    for reason, ids in list(by_reason.items())[:_SHOWN]:
+        more = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
+        because = f" ({reason})" if reason else ""
+        yield f"{_jobs(len(ids))} {words}: {', '.join(map(str, ids[:_SHOWN]))}{more}{because}"
+    if len(by_reason) > _SHOWN:
+        yield f"and more jobs {words}, for {len(by_reason) - _SHOWN:,} other reasons: --json tells them all"
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} job{'' if count == 1 else 's'}"
+
+
+@_on_jobs(Status.BLOCKED, Status.DELAYED, Status.PENDING, Status.RUNNING)
+async def cancel(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
+    """Cancel jobs; running ones are asked to stop.
+
+    Jobs are named by id, or chosen by filters: then they are shown first, and you are asked.
+    """
+    return await scheduler.cancel(*ids)
+
+
+@_on_jobs(Status.FAILED, Status.TIMED_OUT, also=(Status.CANCELLED,))
+async def retry(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
+    """Run jobs again, and revive what their failure cancelled.
+
+    Jobs are named by id, or chosen by filters: then they are shown first, and you are asked. Filters find jobs that
+    were cancelled only with --status cancelled.
+    """
+    return await scheduler.admin.retry(ids)
+
+
+@_on_jobs(*(status for status in Status if status in FINISHED))
+async def prune(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
+    """Delete jobs that have ended, for good.
+
+    Jobs are named by id, or chosen by filters: then they are shown first, and you are asked. A job stays as long as a
+    child of it has not ended.
+    """
+    return await scheduler.admin.prune(ids)
