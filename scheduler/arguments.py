@@ -88,9 +88,6 @@ _FILTERS = (
 )
 
 
-FILTERS = ("status", "kind", "queue", "tenant", "error", "older_than", "newer_than")
-
-
 def filters(statuses: Iterable[Status]) -> Callable[[Any], Any]:
     """Add the options that choose jobs, whose status is one of `statuses`."""
     choice = click.Choice([str(status) for status in statuses], case_sensitive=False)

@@ -7,6 +7,7 @@ about; what is submitted after that stays alone. Each batch is a transaction of 
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import sys
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from scheduler import arguments
 from scheduler.commands import as_json, on_database, print_json, say
@@ -23,6 +23,8 @@ from scheduler.states import FINISHED, Status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    import msgspec
 
     from scheduler.client import Scheduler
 
@@ -44,60 +46,72 @@ _WORDS = {  # where the verb's own are not enough; with what there is to know of
 _FAULTS = ("refused", "kept", "busy", "missing")
 
 
-class _OnJobs(click.Command):
-    """A command that takes ids or filters: it is refused without either, and with filters where nobody can be asked."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
-        given, by = arguments.given(ctx.params), f"`scheduler {self.name}"
-        by_filters = any(name in given for name in arguments.FILTERS)
-        if by_filters == ("job_ids" in given):
-            either = f"name the jobs by id, as in {by} 12 13`, or by filters, as in {by} --kind NAME`"
-            raise click.UsageError(f"{either}, not by both" if by_filters else either, ctx)
-        nobody = given["as_json"] or not (sys.stdin.isatty() and sys.stderr.isatty())
-        if by_filters and nobody and not given["yes"]:
-            raise SchedulerError(f"{self.name} by filters asks before it acts, and nobody can be asked here: add --yes")
-        return rest
-
-
 def _on_jobs(*usual: Status, also: tuple[Status, ...] = ()) -> Callable[[Verb], click.Command]:
     """Make a command of a verb on ids; filters that name no status mean jobs in one of the `usual`."""
 
     def make(verb: Verb) -> click.Command:
-        async def run(
-            scheduler: Scheduler, *, job_ids: tuple[int, ...], yes: bool, as_json: bool, **options: object
-        ) -> None:
-            if job_ids:
-                batches, total = _in_order(job_ids), len(job_ids)
-            else:
-                filters = {"status": usual} | arguments.given(options)
-                total = await _agreed(scheduler, filters, verb.__name__, ask=not yes)
-                batches = scheduler.admin.ids(filters)
-            done: Done = msgspec.to_builtins(await verb(scheduler, []))  # every word of the verb, and nothing done
-            try:
-                await _in_batches(lambda ids: verb(scheduler, ids), batches, total, done)
-            finally:
-                faults = _told(done, as_json=as_json)
-            if faults - (set() if job_ids else {"missing"}):  # what a filter found may be gone by now
-                sys.exit(SchedulerError.exit_code)
-
-        command = as_json(on_database(run))
+        name = verb.__name__
+        command = as_json(on_database(functools.partial(_run, verb, usual), functools.partial(_check, name)))
         command = click.option("--yes", is_flag=True, help="Act on what the filters match without asking.")(command)
         command = arguments.filters((*usual, *also))(command)
         command = click.argument("job_ids", metavar="[ID]...", type=arguments.job_id, nargs=-1)(command)
-        return click.command(verb.__name__, cls=_OnJobs, help=verb.__doc__)(command)
+        return click.command(name, help=verb.__doc__)(command)
 
     return make
 
 
-async def _in_order(job_ids: tuple[int, ...]) -> AsyncIterator[list[int]]:
-    ids = list(dict.fromkeys(job_ids))
+def _check(name: str, *, job_ids: tuple[int, ...], yes: bool, as_json: bool, **filters: object) -> None:
+    by_filters = bool(arguments.given(filters))
+    if by_filters == bool(job_ids):
+        either = (
+            f"name the jobs by id, as in `scheduler {name} 12 13`, or by filters, as in `scheduler {name} --kind NAME`"
+        )
+        raise click.UsageError(f"{either}, not by both" if by_filters else either)
+    if by_filters and not yes and (as_json or not (sys.stdin.isatty() and sys.stderr.isatty())):
+        raise SchedulerError(f"{name} by filters asks before it acts, and nobody can be asked here: add --yes")
+
+
+async def _run(  # noqa: PLR0913 - those of the command
+    verb: Verb, usual: tuple[Status, ...], scheduler: Scheduler, *, job_ids: tuple[int, ...], yes: bool, as_json: bool,
+    **options: object,
+) -> None:  # fmt: skip
+    ids, filters = list(dict.fromkeys(job_ids)), {"status": usual} | arguments.given(options)
+    total = len(ids) or await _agreed(scheduler, filters, verb.__name__, ask=not yes)
+    done: Done = {}
+    _add(done, await verb(scheduler, []))  # every word of the verb, and nothing done
+    seen = 0
+    try:
+        with _progress(total) as advance:
+            async for batch in _batches(ids) if ids else scheduler.admin.ids(filters):
+                step = asyncio.ensure_future(verb(scheduler, batch))
+                try:
+                    await asyncio.shield(step)
+                finally:  # also on Ctrl-C: the batch in hand is finished
+                    _add(done, await step)
+                    seen += len(batch)
+                    advance(len(batch))
+    except asyncio.CancelledError:
+        say(f"stopped after {seen:,} of {_jobs(total)}: the same command goes on with the rest")
+        raise
+    finally:
+        faults = _told(done, as_json=as_json)
+    if faults - (set() if ids else {"missing"}):  # what a filter found may be gone by now
+        sys.exit(SchedulerError.exit_code)
+
+
+def _add(done: Done, answer: msgspec.Struct) -> None:
+    for word in answer.__struct_fields__:
+        if isinstance(found := getattr(answer, word), list) and word != "parents":  # these are resolved by now
+            done.setdefault(word, []).extend(found)
+
+
+async def _batches(ids: list[int]) -> AsyncIterator[list[int]]:
     for first in range(0, len(ids), _BATCH):
         yield ids[first : first + _BATCH]
 
 
-async def _agreed(scheduler: Scheduler, filters: dict[str, Any], verb: str, *, ask: bool) -> int:
-    """Return how many jobs match, once the user has seen them and agreed; later jobs are shut out from `filters`."""
+async def _agreed(scheduler: Scheduler, filters: dict[str, Any], name: str, *, ask: bool) -> int:
+    """Return how many jobs match, once the user has seen them and agreed; later ones are shut out from `filters`."""
     newest = await scheduler.jobs(**filters, limit=_PREVIEW)
     if not newest:
         say("no job matches")
@@ -109,44 +123,14 @@ async def _agreed(scheduler: Scheduler, filters: dict[str, Any], verb: str, *, a
         from scheduler import tables  # noqa: PLC0415 - rich takes a tenth of a second
 
         by_status = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-        click.echo(f"{_jobs(total)} match{'' if total > 1 else 'es'}: {by_status}\n", err=True)
-        click.echo(tables.of("jobs", newest, datetime.now(UTC), to=sys.stderr), err=True)
-        click.echo(f"and {total - len(newest):,} more\n" if total > len(newest) else "", err=True)
-        with _interruptible():
-            if not click.confirm(f"{verb} {'them' if total > 1 else 'it'}?", err=True):
-                raise SchedulerError("nothing was changed")
+        more = f"and {total - len(newest):,} more\n" if total > len(newest) else ""
+        preview = tables.of("jobs", newest, datetime.now(UTC), to=sys.stderr)
+        click.echo(f"{_jobs(total)} match{'es' if total == 1 else ''}: {by_status}\n\n{preview}\n{more}", err=True)
+        later = signal.signal(signal.SIGINT, signal.default_int_handler)  # the event loop's waits for the answer
+        if not click.confirm(f"{name} {'it' if total == 1 else 'them'}?", err=True):
+            raise SchedulerError("nothing was changed")
+        signal.signal(signal.SIGINT, later)
     return total
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end a question: the event loop would wait for the answer first."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-async def _in_batches(
-    act: Callable[[list[int]], Awaitable[msgspec.Struct]], batches: AsyncIterator[list[int]], total: int, done: Done
-) -> None:
-    """Act on one batch after the other and add the answers to `done`."""
-    seen = 0
-    with _progress(total) as advance:
-        try:
-            async for ids in batches:
-                step = asyncio.ensure_future(act(ids))
-                try:
-                    await asyncio.shield(step)
-                finally:  # also on Ctrl-C: the batch in hand is finished
-                    for name, value in msgspec.to_builtins(await step).items():
-                        done[name] += value
-                    seen += len(ids)
-                    advance(len(ids))
-        except asyncio.CancelledError:
-            say(f"stopped after {seen:,} of {_jobs(total)}: the same command goes on with the rest")
-            raise
 
 
 @contextmanager
@@ -165,7 +149,6 @@ def _progress(total: int) -> Iterator[Callable[[int], object]]:
 
 def _told(done: Done, *, as_json: bool) -> set[str]:
     """Say what was done, and return the names of what could not be done."""
-    done.pop("parents", None)  # of cancel: they are resolved by now
     if as_json:
         print_json(done)
     else:
@@ -180,7 +163,7 @@ def _lines(name: str, group: list[Any]) -> Iterator[str]:
     words, common = _WORDS.get(name, (name, ""))
     by_reason: dict[str, list[int]] = {}
     for found in group:
-        reason, job_id = (found["reason"], found["id"]) if isinstance(found, dict) else (common, found)
+        reason, job_id = (common, found) if isinstance(found, int) else (found.reason, found.id)
         by_reason.setdefault(reason, []).append(job_id)
     for reason, ids in list(by_reason.items())[:_SHOWN]:
         more = f" and {len(ids) - _SHOWN:,} more" if len(ids) > _SHOWN else ""
@@ -205,7 +188,7 @@ async def cancel(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
 
 @_on_jobs(Status.FAILED, Status.TIMED_OUT, also=(Status.CANCELLED,))
 async def retry(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
-    """Run jobs again, and revive what their failure cancelled.
+    """Run jobs again, and what their failure cancelled.
 
     Jobs are named by id, or chosen by filters: then they are shown first, and you are asked. Filters find jobs that
     were cancelled only with --status cancelled.

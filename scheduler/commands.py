@@ -59,12 +59,15 @@ def _told(error: BaseException | None) -> tuple[str, int] | None:
     return None
 
 
-def on_database(verb: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    """Make a command of what is to be done with an open scheduler; its arguments are checked before it is opened."""
+def on_database(
+    verb: Callable[..., Coroutine[None, None, None]], check: Callable[..., None] = lambda **_: None
+) -> Callable[..., None]:
+    """Make a command of what is to be done with an open scheduler; before it is opened, the arguments are checked."""
 
     @arguments.dsn_option
     @functools.wraps(verb)
     def run(dsn: str | None, **options: Any) -> None:  # noqa: ANN401 - those of the verb
+        check(**options)
         asyncio.run(opened(dsn_from(dsn), options))
 
     async def opened(dsn: str, options: dict[str, Any]) -> None:

@@ -125,7 +125,7 @@ def _error(attempt: Facts) -> str:
 
 
 _ATTEMPTS = (
-    Column("attempt", lambda row, _: row["attempt"], right=True),
+    Column("attempt", right=True),
     Column("outcome", lambda row, _: tables.status(row["outcome"])),
     Column("started", lambda row, now: tables.distance(row["started_at"], now) if row.get("started_at") else None),
     Column("duration", _duration, right=True),

@@ -37,10 +37,10 @@ _DEFAULTS = ("queue", "priority", "max_attempts", "max_crashes", "timeout", "ret
 
 
 class Column(NamedTuple):
-    """A column of a table: its heading, what it says of a row at an instant, and how it fits a narrow terminal."""
+    """A column: its heading, what it says of a row if not the fact of that name, and how it fits a narrow terminal."""
 
     heading: str
-    cell: Callable[[Facts, datetime], object]
+    cell: Callable[[Facts, datetime], object] | None = None
     right: bool = False
     narrow: Literal["keep", "cut", "fold"] = "keep"
 
@@ -57,11 +57,12 @@ def table(columns: Iterable[Column], rows: Iterable[Facts], now: datetime) -> Ta
         justify: Literal["right", "left"] = "right" if column.right else "left"
         shown.add_column(column.heading, justify=justify, no_wrap=column.narrow == "keep", overflow="fold")
     for row in rows:
-        shown.add_row(*(_cell(column, column.cell(row, now)) for column in columns))
+        shown.add_row(*(_cell(column, row, now) for column in columns))
     return shown
 
 
-def _cell(column: Column, value: object) -> Text:
+def _cell(column: Column, row: Facts, now: datetime) -> Text:
+    value = column.cell(row, now) if column.cell else row.get(column.heading)
     cell = value if isinstance(value, Text) else text("-" if value is None else value)
     if column.narrow == "cut":
         cell.no_wrap, cell.overflow = True, "ellipsis"
@@ -138,15 +139,58 @@ def _age(job: Facts, now: datetime) -> str:
     return span(max(now - instant(since), timedelta(0)))
 
 
+def _passed(seconds: float | None) -> str | None:
+    return None if seconds is None else span(timedelta(seconds=seconds))
+
+
+def _note(row: Facts, waiting: int, *, is_declared: bool) -> Text:
+    """Return what holds jobs back: they are not declared, there is no worker for them, or they are paused."""
+    parts = [] if is_declared else [Text("not declared")]
+    if waiting and is_declared and not row["workers"]:
+        parts.append(Text("no worker", "red"))
+    if row["paused"]:
+        left = "" if row["paused_for"] is None else f", {_passed(row['paused_for'])} left"
+        parts.append(text(f"paused by {row['paused_by']}{left}"))
+        parts[-1].stylize("yellow")
+    return Text(", ").join(parts)
+
+
+def _state(worker: Facts) -> Text:
+    return Text("dead", "red") if worker["dead"] else Text("draining", "yellow") if worker["draining"] else Text("up")
+
+
 JOBS = (
-    Column("id", lambda job, _: job["id"], right=True),
-    Column("kind", lambda job, _: job["kind"], narrow="cut"),
+    Column("id", right=True),
+    Column("kind", narrow="cut"),
     Column("status", lambda job, _: status(job["status"])),
-    Column("queue", lambda job, _: job.get("queue"), narrow="cut"),
+    Column("queue", narrow="cut"),
     Column("prio", lambda job, _: priority(job)),
     Column("tries", lambda job, _: job["attempt"], right=True),
     Column("age", _age, right=True),
     Column("error", _remark, narrow="cut"),
 )
-
-_LISTS = {"jobs": JOBS}
+QUEUES = (
+    Column("queue", narrow="fold"),
+    *(Column(name, right=True) for name in ("pending", "running", "delayed", "blocked")),
+    Column("oldest", lambda row, _: _passed(row["oldest"]), right=True),
+    Column("note", lambda row, _: _note(row, row["pending"], is_declared=row["queue"] is not None), narrow="fold"),
+)
+KINDS = (
+    Column("kind", narrow="fold"),
+    Column("queue", narrow="fold"),
+    Column("executor"),
+    *(Column(name, right=True) for name in ("waiting", "running")),
+    Column("note", lambda row, _: _note(row, row["waiting"], is_declared=row["seen"] is not None), narrow="fold"),
+)
+WORKERS = (
+    Column("worker", lambda row, _: row["id"][:8]),
+    Column("host", narrow="fold"),
+    Column("pid", right=True),
+    Column("version"),
+    Column("queues", lambda row, _: " ".join(row["queues"]), narrow="fold"),
+    Column("running", lambda row, _: f"{row['running']}/{sum(row['slots'].values())}", right=True),
+    Column("age", lambda row, _: _passed(row["age"]), right=True),
+    Column("seen", lambda row, _: _passed(row["seen"]), right=True),
+    Column("state", lambda row, _: _state(row)),
+)
+_LISTS = {"jobs": JOBS, "queues": QUEUES, "kinds": KINDS, "workers": WORKERS}

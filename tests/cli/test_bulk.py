@@ -83,7 +83,7 @@ async def test_retry_of_what_cannot_run_again_exits_1_with_the_reason(run, submi
     done = run("retry", first, 999)
 
     assert (done.code, done.out) == (1, "")
-    refused, missing = done.err.splitlines()
+    missing, refused = done.err.splitlines()
     assert refused.startswith(f"scheduler: 1 job refused: {first} (")
     assert "unique_key" in refused
     assert missing == "scheduler: 1 job not found: 999"

@@ -150,7 +150,7 @@ def test_declare_without_an_application_exits_3():
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr("scheduler.cli.dsn_from", lambda _: 1 / 0)
+    monkeypatch.setattr("scheduler.commands.dsn_from", lambda _: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         usage("jobs")
