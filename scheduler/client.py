@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from scheduler import embedded
+from scheduler.admin import Admin
 from scheduler.error_text import UNSTORABLE
 from scheduler.errors import DatabaseUnavailable, InvalidJob, JobNotFound
 from scheduler.job import declarations
@@ -83,6 +84,7 @@ class Scheduler:
             dsn = self._held.url
         self._pool = await open_pool(dsn, size=self._connections, name="scheduler")
         self.store = Store(self._pool)
+        self.admin = Admin(self.store)
         self.waiting = Waiting(self.store)
         try:
             await self.store.check_schema()

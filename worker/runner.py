@@ -27,7 +27,7 @@ from scheduler.settings import WorkerSettings, dsn_from
 from scheduler.store import Store, open_pool
 from worker.attempt import Leases, now
 from worker.claimer import Claimer, Doze
-from worker.duties import Promoter, Reaper, Resolver
+from worker.duties import Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.keeper import Keeper
 from worker.listener import Listener
@@ -122,6 +122,7 @@ class Worker:
         self._settling = Loop("settle", self._settler.settle)
         self._running = Running(self._name, self._kinds, leases, self._settler, self._settling.poke)
         reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
+        retaining = Loop("retain", Retention(self._store).retain)
         self._keeper = Keeper(
             dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel
         )
@@ -130,7 +131,7 @@ class Worker:
         self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
         self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
-        self._loops = [self._settling, self._resolving, self._promoting, reaping, listening, *self._claiming]
+        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, *self._claiming]
 
     def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""
