@@ -32,11 +32,12 @@ async def register(db, host="db-1", queues=("default",), kinds=("k",), seen="0 s
 
 
 async def paused(db, table="queues"):
+    """Return what is left of the only pause, None for one without an end, and by whom; None where there is no pause."""
     row = await db.fetchrow(
-        f"SELECT paused_until = 'infinity' AS always, paused_until - now() AS left, paused_by FROM scheduler.{table}"
-        " WHERE paused_until > now()"
+        "SELECT CASE WHEN paused_until < 'infinity' THEN paused_until - now() END AS left, paused_by"
+        f" FROM scheduler.{table} WHERE paused_until > now()"
     )
-    return row and (True if row["always"] else row["left"], row["paused_by"])
+    return row and tuple(row)
 
 
 # Pause and resume.
@@ -50,7 +51,7 @@ async def test_a_queue_is_paused_until_it_is_resumed(installed, db):
 
     said = "queue mail is paused until `scheduler resume --queue mail`; its running jobs go on\n"
     assert (done.code, done.out, done.err) == (0, said, "")
-    assert await paused(db) == (True, YOU)
+    assert await paused(db) == (None, YOU)
     assert column(installed("queues", COLUMNS="120").out, "note") == ["", f"no worker, paused by {YOU}"]
     assert installed("resume", "--queue", "mail").out == "queue mail goes on\n"
     assert await paused(db) is None
@@ -161,7 +162,7 @@ async def test_kinds_show_what_waits_and_what_holds_them(installed, db, columns)
 
     assert table.splitlines()[0].split() == ["kind", "queue", "executor", "waiting", "running", "note"]
     rows = {row.split()[0]: row.split() for row in table.splitlines()[1:] if len(row.split()) > 4}
-    assert rows["k"][:7] == ["k", "default", "async", "2", "1", "paused", "by"]
+    assert rows["k"][:7] == ["k", "default", "async", "3", "1", "paused", "by"]
     assert "ann\ufffd[31m, 2h left" in " ".join(" ".join(row.split()[-3:]) for row in table.splitlines())
     assert rows["unheard_of"][1:] == ["-", "-", "1", "0", "not", "declared"]
     assert max(map(len, table.splitlines())) <= columns
