@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import signal
 import sys
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ _WORDS = {  # where the verb's own are not enough; with what there is to know of
     "missing": ("not found", ""),
     "busy": ("busy", "another transaction holds them: try again"),
 }
+_HOW = "\n\nJobs are named by id, or chosen by filters: then they are shown first, and you are asked."
 _FAULTS = ("refused", "kept", "busy", "missing")
 
 
@@ -55,7 +57,7 @@ def _on_jobs(*usual: Status, also: tuple[Status, ...] = ()) -> Callable[[Verb], 
         command = click.option("--yes", is_flag=True, help="Act on what the filters match without asking.")(command)
         command = arguments.filters((*usual, *also))(command)
         command = click.argument("job_ids", metavar="[ID]...", type=arguments.job_id, nargs=-1)(command)
-        return click.command(name, help=verb.__doc__)(command)
+        return click.command(name, help=f"{inspect.getdoc(verb)}{_HOW}")(command)
 
     return make
 
@@ -149,6 +151,8 @@ def _progress(total: int) -> Iterator[Callable[[int], object]]:
 
 def _told(done: Done, *, as_json: bool) -> set[str]:
     """Say what was done, and return the names of what could not be done."""
+    if revived := {*done.get("revived", ())}:  # some were refused in a batch before that of their parent
+        done["refused"] = [found for found in done["refused"] if found.id not in revived]
     if as_json:
         print_json(done)
     else:
@@ -179,10 +183,7 @@ def _jobs(count: int) -> str:
 
 @_on_jobs(Status.BLOCKED, Status.DELAYED, Status.PENDING, Status.RUNNING)
 async def cancel(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
-    """Cancel jobs; running ones are asked to stop.
-
-    Jobs are named by id, or chosen by filters: then they are shown first, and you are asked.
-    """
+    """Cancel jobs; running ones are asked to stop."""
     return await scheduler.cancel(*ids)
 
 
@@ -190,8 +191,7 @@ async def cancel(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
 async def retry(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
     """Run jobs again, and what their failure cancelled.
 
-    Jobs are named by id, or chosen by filters: then they are shown first, and you are asked. Filters find jobs that
-    were cancelled only with --status cancelled.
+    Filters find jobs that were cancelled only with --status cancelled.
     """
     return await scheduler.admin.retry(ids)
 
@@ -200,7 +200,6 @@ async def retry(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
 async def prune(scheduler: Scheduler, ids: list[int]) -> msgspec.Struct:
     """Delete jobs that have ended, for good.
 
-    Jobs are named by id, or chosen by filters: then they are shown first, and you are asked. A job stays as long as a
-    child of it has not ended.
+    A job stays as long as another one needs it.
     """
     return await scheduler.admin.prune(ids)

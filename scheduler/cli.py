@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def command() -> None:
     """Prepare the database, submit jobs, look at them, steer them.
 
-    Exit codes: 0 done, 1 refused or not found, 2 usage, 3 configuration, 4 database, 5 schema.
+    Exit codes: 0 done, 1 refused or not found, 2 usage, 3 configuration, 4 database, 5 schema,
+    130 stopped.
     """
 
 

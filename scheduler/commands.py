@@ -38,7 +38,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
-            say("stopped")
+            click.echo(err=True)  # a line of its own for what comes after ^C
             ctx.exit(STOPPED)
         except Exception as error:
             if (told := _told(error)) is None:

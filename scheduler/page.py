@@ -16,15 +16,7 @@ from scheduler.tables import Column, Facts
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_INSTANTS = (
-    "submitted_at",
-    "run_at",
-    "started_at",
-    "lease_expires_at",
-    "cancel_requested_at",
-    "finished_at",
-    "fire_time",
-)
+_TIMES = ("submitted_at", "run_at", "started_at", "lease_expires_at", "cancel_requested_at", "finished_at", "fire_time")
 _PLAIN = ("tenant", "idempotency_key", "unique_key", "cancelled_by", "schedule_id", "worker_id", "timeout")
 
 
@@ -67,7 +59,7 @@ def _facts_in_words(job: Facts, now: datetime) -> Iterable[tuple[str, str]]:
     yield "attempts", str(job["attempt"])
     for counted, limit in (("failures", "max_attempts"), ("crashes", "max_crashes")):
         yield counted, f"{job[counted]} of at most {job[limit]}" if limit in job else str(job[counted])
-    for name in _INSTANTS:
+    for name in _TIMES:
         if name in job and (name, job[name]) != ("run_at", job["submitted_at"]):
             yield _words(name), f"{tables.instant(job[name]):%Y-%m-%d %H:%M:%S} UTC, {tables.distance(job[name], now)}"
     yield from _what_is_set(job)

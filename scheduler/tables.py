@@ -25,13 +25,7 @@ Facts = dict[str, Any]  # what the verbs answer of a job, an attempt, a queue, a
 
 _LONGEST_ERROR = 300  # characters; --json has all of them
 _UNCUT = 10_000  # columns
-_STYLES = {
-    Status.RUNNING: "cyan",
-    Status.COMPLETED: "green",
-    Status.FAILED: "red",
-    Status.TIMED_OUT: "red",
-    Status.CANCELLED: "magenta",
-}
+_STYLES = {"RUNNING": "cyan", "COMPLETED": "green", "FAILED": "red", "TIMED_OUT": "red", "CANCELLED": "magenta"}
 # What every job of a declared kind has.
 _DEFAULTS = ("queue", "priority", "max_attempts", "max_crashes", "timeout", "retry_base")
 
@@ -86,7 +80,7 @@ def text(value: object) -> Text:
 
 
 def status(name: str) -> Text:
-    return Text(name, _STYLES.get(name.upper(), ""))  # type: ignore[call-overload]  # a Status is its text
+    return Text(name, _STYLES.get(name.upper(), ""))
 
 
 def shortened(error: str) -> str:

@@ -196,9 +196,9 @@ async def test_ctrl_c_at_the_question_changes_nothing(terminal, db):
     asked = terminal("cancel", "--kind", "k")
     asked.expect_question("cancel it? [y/N]:")
     asked.interrupt()
-    code, _ = asked.end()
+    code, text = asked.end()
 
-    assert code == 130
+    assert (code, text.splitlines()[-1]) == (130, "cancel it? [y/N]: ^C")
     assert await statuses(db, ids) == {"PENDING": 1}
 
 
@@ -245,6 +245,21 @@ async def test_2500_failed_jobs_are_retried_and_those_cancelled_on_purpose_are_n
     assert done.out.startswith("2,500 jobs retried: ")
     assert await statuses(db, ids + cancelled) == {"PENDING": MANY, "CANCELLED": 2}
     assert "2 jobs retried" in run("retry", "--status", "cancelled", "--yes").out
+
+
+async def test_a_child_refused_in_a_batch_before_that_of_its_parent_is_told_as_revived(run, submit, db):
+    (parent,) = await fail(db, 1)
+    between = await insert(db, 1000)
+    await db.fetchval("SELECT scheduler.cancel($1)", between)
+    child = submit("k", "--depends-on", parent)
+    await db.execute("SELECT scheduler.resolve(NULL, 100)")
+    assert await statuses(db, [child]) == {"CANCELLED": 1}
+
+    done = run("retry", "--kind", "k", "--status", "failed", "--status", "cancelled", "--yes", "--json")
+
+    told = json.loads(done.out)
+    assert (done.code, told["revived"], told["refused"]) == (0, [child], [])
+    assert set(told["retried"]) == {parent, *between}
 
 
 async def test_2500_finished_jobs_are_pruned(run, db):
@@ -306,6 +321,7 @@ async def test_ctrl_c_finishes_the_batch_in_hand_and_says_how_many_were_done(ter
     assert code == 130
     assert 0 < done < MANY
     assert f"scheduler: stopped after {done:,} of 2,500 jobs: the same command goes on with the rest\n" in text
+    assert "Aborted" not in text
     assert f"{done:,} jobs cancelled: " in text
 
 
