@@ -51,7 +51,7 @@ class Reason(msgspec.Struct):
 
 
 class Retried(msgspec.Struct):
-    """What retry did with each id, and with the descendants whom a failure had cancelled."""
+    """What retry did with each id; `revived` are descendants whom the failure of these had cancelled."""
 
     retried: list[int] = []
     revived: list[int] = []
@@ -61,94 +61,19 @@ class Retried(msgspec.Struct):
     refused: list[Reason] = []
 
 
-class GoOn(msgspec.Struct):
-    """Where revive stopped: whose children are still to be looked at, and which children somebody held."""
+class RetryLevel(Retried):
+    """The answer of one call: with `children` to call again, and with `more` for the same ids, too."""
 
-    parents: list[int]
-    after: int
-    children: list[int]
-
-
-class RetryStep(Retried):
-    """The answer of one call of retry or revive; `go_on` goes to the next call of revive."""
-
-    go_on: GoOn | None = None
+    children: list[int] = []
+    more: bool = False
 
 
 class Pruned(msgspec.Struct):
-    pruned: list[int]
-    kept: list[Reason]
-    missing: list[int]
+    pruned: list[int] = []
+    kept: list[Reason] = []
+    missing: list[int] = []
 
 
 class Retained(msgspec.Struct):
     pruned: int
     more: bool
-
-
-class Paused(msgspec.Struct):
-    """`paused_for`: seconds, or None: until it is resumed."""
-
-    queue: str | None
-    kind: str | None
-    paused_for: float | None
-    paused_by: str
-
-
-class Resumed(msgspec.Struct):
-    """`resumed`: whether it was paused."""
-
-    queue: str | None
-    kind: str | None
-    resumed: bool
-
-
-class QueueFacts(msgspec.Struct):
-    """A queue at a glance; durations in seconds. No name: jobs whose kind nobody has declared."""
-
-    queue: str | None
-    blocked: int
-    delayed: int
-    pending: int
-    running: int
-    oldest: float | None
-    workers: int
-    ordering: str
-    keep_completed: float
-    keep_failed: float
-    paused: bool
-    paused_for: float | None
-    paused_by: str | None
-
-
-class KindFacts(msgspec.Struct):
-    """A kind at a glance; durations in seconds. `seen` is None while nobody has declared it."""
-
-    kind: str
-    queue: str | None
-    executor: str | None
-    seen: float | None
-    waiting: int
-    running: int
-    workers: int
-    paused: bool
-    paused_for: float | None
-    paused_by: str | None
-
-
-class WorkerFacts(msgspec.Struct):
-    """A worker process at a glance; `age` and `seen` are seconds since its start and its last sign of life."""
-
-    id: str
-    host: str
-    pid: int
-    version: str
-    queues: list[str]
-    kinds: int
-    slots: dict[str, int]
-    running: int
-    age: float
-    seen: float
-    sleeping: bool
-    draining: bool
-    dead: bool

@@ -168,7 +168,11 @@ class Scheduler:
         return found
 
     async def jobs(self, **filters: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - the filters of list_jobs
-        """Return jobs newest first. Filters: status (a list), kind, queue, tenant, before (an id), limit (50)."""
+        """Return jobs newest first.
+
+        Filters: status (a list), kind, queue, tenant, error (text that it contains), older_than and newer_than (seconds
+        since it was submitted), before (an id), limit (50). Raises InvalidJob for one that does not exist.
+        """
         return await self.store.list_jobs(msgspec.json.encode(filters).decode())
 
     async def results(self, jobs: Sequence[Handle | int]) -> dict[int, Any]:

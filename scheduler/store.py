@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import asyncpg
 import msgspec
 
-from scheduler import answers
-from scheduler.answers import Cancelled, Declared, Missed, Promoted, Reaped, Resolved
+from scheduler.answers import Cancelled, Declared, Missed, Promoted, Pruned, Reaped, Resolved, Retained, RetryLevel
 from scheduler.driver_errors import translated as _translated
 from scheduler.errors import SchemaMismatch
 from scheduler.schema import SUPPORTED
@@ -137,38 +136,33 @@ class Store:
     # An operator's verbs.
 
     async def count_jobs(self, filters: str) -> dict[str, int]:
-        return _read(dict[str, int], await self._value("SELECT scheduler.count_jobs($1)", filters))
+        return _facts(await self._value("SELECT scheduler.count_jobs($1)", filters))
 
     async def job_ids(self, filters: str) -> list[int]:
         return list(await self._value("SELECT scheduler.job_ids($1)", filters))
 
-    async def retry(self, ids: Sequence[int]) -> answers.RetryStep:
-        return _read(answers.RetryStep, await self._value("SELECT scheduler.retry($1)", ids))
+    async def retry(self, ids: Sequence[int]) -> RetryLevel:
+        return _read(RetryLevel, await self._value("SELECT scheduler.retry($1)", ids))
 
-    async def revive(self, go_on: str) -> answers.RetryStep:
-        return _read(answers.RetryStep, await self._value("SELECT scheduler.revive($1)", go_on))
-
-    async def prune(self, ids: Sequence[int]) -> answers.Pruned:
-        return _read(answers.Pruned, await self._value("SELECT scheduler.prune($1)", ids))
+    async def prune(self, ids: Sequence[int]) -> Pruned:
+        return _read(Pruned, await self._value("SELECT scheduler.prune($1)", ids))
 
     async def pause(
         self, queue: str | None, kind: str | None, duration: timedelta | None, by: str | None
-    ) -> answers.Paused:
-        return _read(
-            answers.Paused, await self._value("SELECT scheduler.pause($1, $2, $3, $4)", queue, kind, duration, by)
-        )
+    ) -> dict[str, Any]:
+        return _facts(await self._value("SELECT scheduler.pause($1, $2, $3, $4)", queue, kind, duration, by))
 
-    async def resume(self, queue: str | None, kind: str | None) -> answers.Resumed:
-        return _read(answers.Resumed, await self._value("SELECT scheduler.resume($1, $2)", queue, kind))
+    async def resume(self, queue: str | None, kind: str | None) -> dict[str, Any]:
+        return _facts(await self._value("SELECT scheduler.resume($1, $2)", queue, kind))
 
-    async def list_queues(self) -> list[answers.QueueFacts]:
-        return [_read(answers.QueueFacts, row[0]) for row in await self._rows("SELECT scheduler.list_queues()")]
+    async def list_queues(self) -> list[dict[str, Any]]:
+        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_queues()")]
 
-    async def list_kinds(self) -> list[answers.KindFacts]:
-        return [_read(answers.KindFacts, row[0]) for row in await self._rows("SELECT scheduler.list_kinds()")]
+    async def list_kinds(self) -> list[dict[str, Any]]:
+        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_kinds()")]
 
-    async def list_workers(self) -> list[answers.WorkerFacts]:
-        return [_read(answers.WorkerFacts, row[0]) for row in await self._rows("SELECT scheduler.list_workers()")]
+    async def list_workers(self) -> list[dict[str, Any]]:
+        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_workers()")]
 
     # A worker's verbs.
 
@@ -201,8 +195,8 @@ class Store:
     async def promote(self, limit: int) -> Promoted:
         return _read(Promoted, await self._value("SELECT scheduler.promote($1)", limit))
 
-    async def retain(self, limit: int) -> answers.Retained:
-        return _read(answers.Retained, await self._value("SELECT scheduler.retain($1)", limit))
+    async def retain(self, limit: int) -> Retained:
+        return _read(Retained, await self._value("SELECT scheduler.retain($1)", limit))
 
     async def register(self, worker: UUID, facts: str) -> None:
         await self._value("SELECT scheduler.register($1, $2)", worker, facts)

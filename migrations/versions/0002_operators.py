@@ -31,14 +31,13 @@ COMMENT ON COLUMN scheduler.kinds.paused_by IS 'Who paused the kind.';
 RETENTION = """
 -- For each period for which some queue keeps its jobs: up to which (finished_at, id) retention has looked. A finished job is
 -- looked at once for each period, however many are kept longer. Period 0: the idempotency keys, by (expires_at, job_id).
+-- Emptied when a queue is given other periods: then they begin anew.
 CREATE TABLE scheduler.retention (
   keep interval PRIMARY KEY,
-  periods jsonb NOT NULL,
   seen_at timestamptz NOT NULL,
   seen_id bigint NOT NULL
 );
 COMMENT ON TABLE scheduler.retention IS 'How far retention has come, per period for which jobs are kept.';
-COMMENT ON COLUMN scheduler.retention.periods IS 'The settings of all queues then; when they change, it begins anew.';
 
 -- What was to be removed and had to stay, as a parent of an unfinished child.
 CREATE TABLE scheduler.kept (

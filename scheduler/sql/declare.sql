@@ -86,6 +86,7 @@ BEGIN
     keep_completed = make_interval(secs => (o ->> 'keep_completed')::float8),
     keep_failed = make_interval(secs => (o ->> 'keep_failed')::float8)
   WHERE q.queue = known.queue;
+  DELETE FROM scheduler.retention; -- jobs that were passed over may be due now
 END $$;
 
 -- At most eight declarations are kept: more versions than live side by side in any rolling deploy.

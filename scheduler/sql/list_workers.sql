@@ -9,9 +9,8 @@ BEGIN
   RETURN QUERY
     WITH busy AS MATERIALIZED (
       SELECT j.worker_id, count(*) AS running FROM scheduler.jobs_active j WHERE j.status = 'RUNNING' GROUP BY j.worker_id)
-    SELECT jsonb_build_object('id', w.id, 'host', w.host, 'pid', w.pid, 'version', w.version, 'queues', w.queues,
-      'kinds', cardinality(w.kinds), 'slots', w.slots, 'running', coalesce(b.running, 0),
-      'age', extract(epoch FROM moment - w.started_at)::float8, 'seen', extract(epoch FROM moment - w.seen_at)::float8,
-      'sleeping', w.sleeping, 'draining', w.draining, 'dead', w.seen_at < moment - interval '1 minute')
+    SELECT to_jsonb(w) - ARRAY['channel', 'started_at', 'seen_at'] || jsonb_build_object('kinds', cardinality(w.kinds),
+      'running', coalesce(b.running, 0), 'age', extract(epoch FROM moment - w.started_at)::float8,
+      'seen', extract(epoch FROM moment - w.seen_at)::float8, 'dead', w.seen_at < moment - interval '1 minute')
     FROM scheduler.workers w LEFT JOIN busy b ON b.worker_id = w.id ORDER BY w.started_at, w.id;
 END $$;

@@ -11,23 +11,42 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit 
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   moment timestamptz := scheduler.clock();
-  pruned int := 0;
-  more boolean := false;
   v_keep interval;
-  walked record;
+  walk scheduler.retention;
+  page bigint[];
+  due bigint[];
+  gone bigint[];
+  pruned int := 0;
+  more boolean := scheduler.forget_keys(moment, p_limit);
 BEGIN
   PERFORM scheduler.need_read_committed('retain');
   FOR v_keep IN
-    SELECT q.keep_completed FROM scheduler.queues q WHERE q.keep_completed IS NOT NULL
-    UNION SELECT q.keep_failed FROM scheduler.queues q WHERE q.keep_failed IS NOT NULL
-    UNION SELECT scheduler.keep_of(NULL, 'COMPLETED') UNION SELECT scheduler.keep_of(NULL, 'FAILED') ORDER BY 1 LOOP
-    SELECT * INTO walked FROM scheduler.walk_finished(v_keep, moment, p_limit);
-    pruned := pruned + walked.pruned;
-    more := more OR walked.more;
+    SELECT DISTINCT k FROM unnest(ARRAY[scheduler.keep_of(NULL, 'COMPLETED'), scheduler.keep_of(NULL, 'FAILED')]
+      || (SELECT array_agg(q.keep_completed) || array_agg(q.keep_failed) FROM scheduler.queues q)) AS k
+    WHERE k IS NOT NULL ORDER BY k LOOP
+    walk := scheduler.hold_walk(v_keep);
+    SELECT array_agg(p.id), coalesce(array_agg(p.id) FILTER (WHERE p.is_due), '{}'), coalesce(max(p.finished_at), walk.seen_at)
+    INTO page, due, walk.seen_at
+    FROM (SELECT f.id, f.finished_at, scheduler.keep_of(f.queue, f.status) = v_keep AS is_due FROM scheduler.jobs_finished f
+      WHERE (f.finished_at, f.id) > (walk.seen_at, walk.seen_id) AND f.finished_at <= moment - v_keep
+      ORDER BY f.finished_at, f.id LIMIT p_limit) AS p;
+    walk.seen_id := coalesce(page[cardinality(page)], walk.seen_id);
+    gone := scheduler.remove(due);
+    INSERT INTO scheduler.kept (job_id, look_at)
+    SELECT d, moment + interval '1 hour' FROM unnest(due) AS d WHERE d <> ALL (gone) ON CONFLICT DO NOTHING;
+    UPDATE scheduler.retention r SET seen_at = walk.seen_at, seen_id = walk.seen_id WHERE r.keep = v_keep AND r IS DISTINCT FROM walk;
+    pruned := pruned + cardinality(gone);
+    more := more OR cardinality(page) = p_limit IS TRUE;
   END LOOP;
-  SELECT * INTO walked FROM scheduler.walk_kept(moment, p_limit);
-  pruned := pruned + walked.pruned;
-  RETURN jsonb_build_object('pruned', pruned, 'more', more OR walked.more OR scheduler.walk_keys(moment, p_limit));
+  -- Another look at what had to stay. A job that runs again, or has ended again since, is left to the walks.
+  page := ARRAY(SELECT k.job_id FROM scheduler.kept k WHERE k.look_at <= moment
+    ORDER BY k.look_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+  due := ARRAY(SELECT f.id FROM scheduler.jobs_finished f
+    WHERE f.id = ANY (page) AND f.finished_at <= moment - scheduler.keep_of(f.queue, f.status));
+  gone := scheduler.remove(due);
+  UPDATE scheduler.kept k SET look_at = moment + interval '1 hour' WHERE k.job_id = ANY (due) AND k.job_id <> ALL (gone);
+  DELETE FROM scheduler.kept k WHERE k.job_id = ANY (page) AND (k.job_id <> ALL (due) OR k.job_id = ANY (gone));
+  RETURN jsonb_build_object('pruned', pruned + cardinality(gone), 'more', more OR cardinality(page) = p_limit);
 END $$;
 
 -- How long a job of this queue and status is kept; a queue that nobody has declared has the defaults.
@@ -39,86 +58,27 @@ BEGIN
     CASE p_status WHEN 'COMPLETED' THEN interval '7 days' ELSE interval '30 days' END);
 END $$;
 
--- Where the walk for this period stands; null when another worker is on it.
-CREATE OR REPLACE FUNCTION scheduler.hold_walk(p_keep interval) RETURNS scheduler.retention LANGUAGE plpgsql AS $$
-DECLARE
-  v_periods jsonb := (SELECT coalesce(jsonb_object_agg(q.queue, ARRAY[q.keep_completed, q.keep_failed]), '{}')
-    FROM scheduler.queues q WHERE num_nonnulls(q.keep_completed, q.keep_failed) > 0);
-  walk scheduler.retention;
-BEGIN
-  INSERT INTO scheduler.retention VALUES (p_keep, v_periods, '-infinity', 0) ON CONFLICT DO NOTHING;
-  SELECT * INTO walk FROM scheduler.retention r WHERE r.keep = p_keep FOR UPDATE SKIP LOCKED;
-  IF walk.periods <> v_periods THEN
-    walk.seen_at := '-infinity';
-    walk.periods := v_periods;
-  END IF;
-  RETURN walk;
-END $$;
-
-CREATE OR REPLACE FUNCTION scheduler.walk_finished(
-  p_keep interval, p_moment timestamptz, p_limit int, OUT pruned int, OUT more boolean)
-LANGUAGE plpgsql AS $$
-DECLARE
-  walk scheduler.retention := scheduler.hold_walk(p_keep);
-  ripe timestamptz := p_moment - p_keep;
-  due bigint[];
-  gone bigint[];
-BEGIN
-  pruned := 0;
-  more := false;
-  IF walk.keep IS NULL THEN
-    RETURN;
-  END IF;
-  WITH page AS MATERIALIZED (
-    SELECT f.id, f.finished_at, scheduler.keep_of(f.queue, f.status) = p_keep AS is_due FROM scheduler.jobs_finished f
-    WHERE (f.finished_at, f.id) > (walk.seen_at, walk.seen_id) AND f.finished_at <= ripe
-    ORDER BY f.finished_at, f.id LIMIT p_limit)
-  SELECT coalesce(array_agg(p.id) FILTER (WHERE p.is_due), '{}'), count(*) = p_limit,
-    coalesce((array_agg(p.finished_at ORDER BY p.finished_at DESC, p.id DESC))[1], walk.seen_at),
-    coalesce((array_agg(p.id ORDER BY p.finished_at DESC, p.id DESC))[1], walk.seen_id)
-  INTO due, more, walk.seen_at, walk.seen_id FROM page p;
-  gone := scheduler.remove(due);
-  pruned := cardinality(gone);
-  INSERT INTO scheduler.kept (job_id, look_at)
-  SELECT d, p_moment + interval '1 hour' FROM unnest(due) AS d WHERE d <> ALL (gone) ON CONFLICT DO NOTHING;
-  UPDATE scheduler.retention r SET seen_at = walk.seen_at, seen_id = walk.seen_id, periods = walk.periods
-  WHERE r.keep = walk.keep AND r IS DISTINCT FROM walk;
-END $$;
-
--- Another look at what had to stay. A job that runs again, or has ended again since, is left to the walk.
-CREATE OR REPLACE FUNCTION scheduler.walk_kept(p_moment timestamptz, p_limit int, OUT pruned int, OUT more boolean)
-LANGUAGE plpgsql AS $$
-DECLARE
-  page bigint[] := ARRAY(SELECT k.job_id FROM scheduler.kept k WHERE k.look_at <= p_moment
-    ORDER BY k.look_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
-  due bigint[] := ARRAY(SELECT f.id FROM scheduler.jobs_finished f
-    WHERE f.id = ANY (page) AND f.finished_at <= p_moment - scheduler.keep_of(f.queue, f.status));
-  gone bigint[] := scheduler.remove(due);
-BEGIN
-  pruned := cardinality(gone);
-  more := cardinality(page) = p_limit;
-  UPDATE scheduler.kept k SET look_at = p_moment + interval '1 hour' WHERE k.job_id = ANY (due) AND k.job_id <> ALL (gone);
-  DELETE FROM scheduler.kept k WHERE k.job_id = ANY (page) AND (k.job_id <> ALL (due) OR k.job_id = ANY (gone));
-END $$;
-
--- Keys whose window has ended, but for those of unfinished jobs: they go with their jobs. Returns whether there may be more.
-CREATE OR REPLACE FUNCTION scheduler.walk_keys(p_moment timestamptz, p_limit int) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Delete keys whose window has ended, but for those of unfinished jobs, which go with their jobs; return whether there may be more.
+CREATE OR REPLACE FUNCTION scheduler.forget_keys(p_moment timestamptz, p_limit int) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   walk scheduler.retention := scheduler.hold_walk('0');
-  kinds text[];
-  keys text[];
-BEGIN
-  WITH expired AS MATERIALIZED (
-    SELECT k.kind, k.key, k.expires_at, k.job_id FROM scheduler.idempotency_keys k
+  page scheduler.idempotency_keys[] := ARRAY(SELECT k FROM scheduler.idempotency_keys k
     WHERE (k.expires_at, k.job_id) > (walk.seen_at, walk.seen_id) AND k.expires_at <= p_moment
-    ORDER BY k.expires_at, k.job_id LIMIT p_limit FOR UPDATE SKIP LOCKED)
-  SELECT array_agg(e.kind), array_agg(e.key), coalesce(max(e.expires_at), walk.seen_at),
-    coalesce((array_agg(e.job_id ORDER BY e.expires_at DESC, e.job_id DESC))[1], walk.seen_id)
-  INTO kinds, keys, walk.seen_at, walk.seen_id FROM expired e;
+    ORDER BY k.expires_at, k.job_id LIMIT p_limit FOR UPDATE SKIP LOCKED);
+  last scheduler.idempotency_keys := page[cardinality(page)];
+BEGIN
+  UPDATE scheduler.retention r SET seen_at = last.expires_at, seen_id = last.job_id WHERE r.keep = '0' AND page <> '{}';
   -- A new statement: it sees a job that was put back before its key was held here.
-  DELETE FROM scheduler.idempotency_keys k WHERE (k.kind, k.key) IN (SELECT * FROM unnest(kinds, keys))
+  DELETE FROM scheduler.idempotency_keys k WHERE (k.kind, k.key) IN (SELECT p.kind, p.key FROM unnest(page) AS p)
     AND (SELECT true FROM scheduler.jobs_active j WHERE j.id = k.job_id) IS NULL;
-  UPDATE scheduler.retention r SET seen_at = walk.seen_at, seen_id = walk.seen_id, periods = walk.periods
-  WHERE r.keep = walk.keep AND r IS DISTINCT FROM walk;
-  RETURN cardinality(keys) = p_limit IS TRUE;
+  RETURN cardinality(page) = p_limit;
+END $$;
+
+-- How far the walk for a period has come; null while another worker is on it.
+CREATE OR REPLACE FUNCTION scheduler.hold_walk(p_keep interval) RETURNS scheduler.retention LANGUAGE plpgsql AS $$
+DECLARE walk scheduler.retention;
+BEGIN
+  INSERT INTO scheduler.retention VALUES (p_keep, '-infinity', 0) ON CONFLICT DO NOTHING;
+  SELECT * INTO walk FROM scheduler.retention r WHERE r.keep = p_keep FOR UPDATE SKIP LOCKED;
+  RETURN walk;
 END $$;

@@ -7,6 +7,7 @@ import pytest
 
 from scheduler.states import TRANSITIONS, Status
 
+from . import steps
 from .steps import cancel, claim, declare, end, insert, promote, reap, release, renew, resolve, resolve_all, status
 
 KINDS = ("job", "parent")
@@ -19,6 +20,7 @@ class Case(NamedTuple):
     parent: str = "completed"
     delayed: bool = False
     cancelled: bool = False
+    parent_again: bool = False
 
 
 PLAIN, CANCELLED = Case(), Case(cancelled=True)
@@ -29,6 +31,7 @@ CASES = {
     "settle_snoozed": [PLAIN, CANCELLED],
     "settle_completed": [PLAIN, CANCELLED],
     "release": [PLAIN, CANCELLED],
+    "retry": [PLAIN, Case(delayed=True), Case(parent="failed", parent_again=True)],
     "reap": [PLAIN, Case((("max_crashes", 0),)), CANCELLED],
 }
 
@@ -41,7 +44,8 @@ async def test_a_verb_moves_a_job_of_any_status_as_the_table_says(db, clock, ver
         before: {await meet(db, clock, verb, before, case) for case in CASES.get(verb, [PLAIN])} for before in Status
     }
 
-    assert reached == {before: TRANSITIONS[verb].get(before, {before}) for before in Status}
+    gone = {None}
+    assert reached == {before: TRANSITIONS[verb].get(before, {before}) or gone for before in Status}
 
 
 async def meet(db, clock, verb, before, case):
@@ -60,7 +64,7 @@ async def job_in(db, clock, before, case):
     parent = await insert(db, "parent", queue="default", max_attempts=1)
     job_id = await insert(db, "job", queue="default", depends_on=[parent], run_at=run_at, **dict(case.columns))
     parents = (await end(db, (await claim(db, kinds=["parent"]))[0], case.parent))["parents"]
-    job = {"id": job_id, "fence": 0, "parent": parent}
+    job = {"id": job_id, "fence": 0, "parent": parent, "again": [parent] if case.parent_again else []}
     if before is not Status.BLOCKED:
         await db.execute("UPDATE scheduler.jobs_active SET on_parent_failure = 'run' WHERE id = $1", job_id)
         await resolve_all(db, parents)
@@ -97,6 +101,10 @@ async def apply(db, clock, verb, job):
         await release(db, [job])
     elif verb == "cancel":
         await cancel(db, job["id"])
+    elif verb == "retry":
+        await steps.verb(db, "retry", [job["id"], *job["again"]])
+    elif verb == "prune":
+        await steps.verb(db, "prune", [job["id"]])
     elif verb == "promote":
         await clock.advance(7200)
         await promote(db)
