@@ -92,7 +92,7 @@ def filters(statuses: Iterable[Status]) -> Callable[[Any], Any]:
     """Add the options that choose jobs, whose status is one of `statuses`."""
     choice = click.Choice([str(status) for status in statuses], case_sensitive=False)
     by_status = click.option(
-        "--status", type=choice, multiple=True, metavar="STATUS", help="In this status, as in pending; may be repeated."
+        "--status", type=choice, multiple=True, metavar="STATUS", help="As in pending; repeatable."
     )
 
     def add(verb: Any) -> Any:  # noqa: ANN401 - a function, or the command that click made of one

@@ -58,16 +58,12 @@ async def declare(scheduler: Scheduler, *, force: bool) -> None:
 @click.command()
 @click.argument("kind", type=arguments.text)
 @click.argument("payload", default="{}", callback=arguments.payload)
-@click.option(
-    "--priority", type=arguments.priority, metavar="LEVEL", help="low, medium, high, critical, or -100 to 100."
-)
+@click.option("--priority", type=arguments.priority, metavar="LEVEL", help="low, medium, high, critical, -100 to 100.")
 @click.option("--delay", type=arguments.duration, metavar="TIME", help="Run it so much later: 30s, 5m, 2h, 1d.")
 @click.option("--run-at", type=arguments.instant, metavar="INSTANT", help="Run it not before, as in 2030-01-31T09:00Z.")
 @click.option("--queue", type=arguments.text, metavar="NAME", help="Default: the queue of the kind.")
 @click.option("--tenant", type=arguments.text, metavar="NAME", help="On whose behalf.")
-@click.option(
-    "--depends-on", type=arguments.job_id, metavar="ID", multiple=True, help="Run it after this job; may be repeated."
-)
+@click.option("--depends-on", type=arguments.job_id, metavar="ID", multiple=True, help="Run it after this; repeatable.")
 @click.option("--idempotency-key", type=arguments.text, metavar="KEY", help="For a known key, print the older job.")
 @click.option("--unique-key", type=arguments.text, metavar="KEY", help="One unfinished job per kind and key.")
 @click.option("--wait", type=arguments.seconds, metavar="SECONDS", help="Wait so long, and print the result too.")

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from scheduler import arguments
 from scheduler.commands import as_json, on_database, print_rows
@@ -34,12 +33,10 @@ _kind = click.option("--kind", type=arguments.text, metavar="NAME", help="All jo
 
 async def _named(scheduler: Scheduler, queue: str | None, kind: str | None) -> str:
     """Return in words what is meant. A name that nothing has is most likely misspelt: raises SchedulerError."""
-    if queue is not None:
-        what, name, known = "queue", queue, [row.queue for row in await scheduler.admin.queues() if row.queue]
-    else:
-        what, name, known = "kind", str(kind), [row.kind for row in await scheduler.admin.kinds()]
+    what, name = ("queue", queue) if queue is not None else ("kind", str(kind))
+    known = [row[what] for row in await (scheduler.admin.kinds() if queue is None else scheduler.admin.queues())]
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+        near = difflib.get_close_matches(name, filter(None, known), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"`scheduler {what}s` lists what there is"
         raise SchedulerError(f"no {what} is named {name!r}: {hint}")
     return f"{what} {name}"
@@ -72,7 +69,7 @@ async def resume(scheduler: Scheduler, *, queue: str | None, kind: str | None) -
     """Start jobs of a queue or a kind again."""
     words = await _named(scheduler, queue, kind)
     done = await scheduler.admin.resume(queue=queue, kind=kind)
-    click.echo(f"{words} {'goes on' if done.resumed else 'was not paused'}")
+    click.echo(f"{words} {'goes on' if done['resumed'] else 'was not paused'}")
 
 
 def _you() -> str:
@@ -87,8 +84,7 @@ def _listing(what: str, promise: str, nothing: str) -> click.Command:
     @as_json
     @on_database
     async def run(scheduler: Scheduler, *, as_json: bool) -> None:
-        rows = msgspec.to_builtins(await getattr(scheduler.admin, what)())
-        print_rows(what, rows, as_json=as_json, nothing=nothing)
+        print_rows(what, await getattr(scheduler.admin, what)(), as_json=as_json, nothing=nothing)
 
     return click.command(what, help=promise)(run)
 

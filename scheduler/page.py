@@ -11,10 +11,11 @@ from rich.text import Text
 
 from scheduler import tables
 from scheduler.states import Status
-from scheduler.tables import Column, Facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from scheduler.tables import Facts
 
 _TIMES = ("submitted_at", "run_at", "started_at", "lease_expires_at", "cancel_requested_at", "finished_at", "fire_time")
 _PLAIN = ("tenant", "idempotency_key", "unique_key", "cancelled_by", "schedule_id", "worker_id", "timeout")
@@ -25,7 +26,7 @@ def one_job(job: Facts, now: datetime, *, payload: bool) -> str:
     parts: list[Table | Text] = [_title(job), _facts(job, now)]
     attempts = [*job["attempts"], *_last_attempt(job)]
     if attempts:
-        parts += [Text(), tables.table(_ATTEMPTS, attempts, now)]
+        parts += [Text(), tables.table("attempt> outcome started duration> worker error~", _ATTEMPTS, attempts, now)]
     traces = [attempt for attempt in attempts if attempt.get("traceback")]
     if traces:
         parts += [_heading(f"traceback of attempt {traces[-1]['attempt']}"), _lines(traces[-1]["traceback"])]
@@ -112,15 +113,10 @@ def _duration(attempt: Facts, now: datetime) -> str | None:
     return f"{seconds:.2f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
 
 
-def _error(attempt: Facts) -> str:
-    return tables.shortened(": ".join(attempt[part] for part in ("error_type", "error") if attempt.get(part)))
-
-
-_ATTEMPTS = (
-    Column("attempt", right=True),
-    Column("outcome", lambda row, _: tables.status(row["outcome"])),
-    Column("started", lambda row, now: tables.distance(row["started_at"], now) if row.get("started_at") else None),
-    Column("duration", _duration, right=True),
-    Column("worker", lambda row, _: (row.get("worker_id") or "-")[:8]),
-    Column("error", lambda row, _: _error(row), narrow="fold"),
-)
+_ATTEMPTS: dict[str, tables.Cell] = {
+    "outcome": lambda row, _: tables.status(row["outcome"]),
+    "started": lambda row, now: tables.distance(row["started_at"], now) if row.get("started_at") else None,
+    "duration": _duration,
+    "worker": lambda row, _: (row.get("worker_id") or "-")[:8],
+    "error": lambda row, _: tables.shortened(": ".join(row[x] for x in ("error_type", "error") if row.get(x))),
+}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +19,9 @@ from scheduler.options import Priority
 from scheduler.states import FINISHED, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    Cell = Callable[["Facts", datetime], object]
 
 Facts = dict[str, Any]  # what the verbs answer of a job, an attempt, a queue, a kind or a worker
 
@@ -30,35 +32,30 @@ _STYLES = {"RUNNING": "cyan", "COMPLETED": "green", "FAILED": "red", "TIMED_OUT"
 _DEFAULTS = ("queue", "priority", "max_attempts", "max_crashes", "timeout", "retry_base")
 
 
-class Column(NamedTuple):
-    """A column: its heading, what it says of a row if not the fact of that name, and how it fits a narrow terminal."""
-
-    heading: str
-    cell: Callable[[Facts, datetime], object] | None = None
-    right: bool = False
-    narrow: Literal["keep", "cut", "fold"] = "keep"
-
-
 def of(what: str, rows: Iterable[Facts], now: datetime, to: TextIO | None = None) -> str:
     """Return a list of jobs, queues, kinds or workers, to be printed on stdout or elsewhere."""
-    return rendered(table(_LISTS[what], rows, now), to=to)
+    return rendered(table(*_LISTS[what], rows, now), to=to)
 
 
-def table(columns: Iterable[Column], rows: Iterable[Facts], now: datetime) -> Table:
-    """Return a table with one line per row, or several where a column is folded."""
+def table(columns: str, cells: Mapping[str, Cell], rows: Iterable[Facts], now: datetime) -> Table:
+    """Return rows as a table: each column shows the fact of its name, or what its cell makes of the row.
+
+    A mark behind the name: > aligns to the right; where the terminal is too narrow, ~ folds the column and … cuts it.
+    """
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        justify: Literal["right", "left"] = "right" if column.right else "left"
-        shown.add_column(column.heading, justify=justify, no_wrap=column.narrow == "keep", overflow="fold")
+    marked = [(column.rstrip(">~…"), column[-1]) for column in columns.split()]
+    for name, mark in marked:
+        shown.add_column(name, justify="right" if mark == ">" else "left", no_wrap=mark not in "~…", overflow="fold")
     for row in rows:
-        shown.add_row(*(_cell(column, row, now) for column in columns))
+        shown.add_row(
+            *(_cell(cells[name](row, now) if name in cells else row.get(name), mark) for name, mark in marked)
+        )
     return shown
 
 
-def _cell(column: Column, row: Facts, now: datetime) -> Text:
-    value = column.cell(row, now) if column.cell else row.get(column.heading)
+def _cell(value: object, mark: str) -> Text:
     cell = value if isinstance(value, Text) else text("-" if value is None else value)
-    if column.narrow == "cut":
+    if mark == "…":
         cell.no_wrap, cell.overflow = True, "ellipsis"
     return cell
 
@@ -133,58 +130,55 @@ def _age(job: Facts, now: datetime) -> str:
     return span(max(now - instant(since), timedelta(0)))
 
 
-def _passed(seconds: float | None) -> str | None:
-    return None if seconds is None else span(timedelta(seconds=seconds))
+def _passed(name: str) -> Cell:
+    return lambda row, _: None if row[name] is None else span(timedelta(seconds=row[name]))
 
 
-def _note(row: Facts, waiting: int, *, is_declared: bool) -> Text:
-    """Return what holds jobs back: they are not declared, there is no worker for them, or they are paused."""
-    parts = [] if is_declared else [Text("not declared")]
-    if waiting and is_declared and not row["workers"]:
-        parts.append(Text("no worker", "red"))
-    if row["paused"]:
-        left = "" if row["paused_for"] is None else f", {_passed(row['paused_for'])} left"
-        parts.append(text(f"paused by {row['paused_by']}{left}"))
-        parts[-1].stylize("yellow")
-    return Text(", ").join(parts)
+def _note(waiting: str, declared: str) -> Cell:
+    """Return the cell that says what holds jobs back: no declaration, no worker, a pause."""
+
+    def note(row: Facts, now: datetime) -> Text:
+        parts = [Text("not declared")] if row[declared] is None else []
+        if row[waiting] and not parts and not row["workers"]:
+            parts.append(Text("no worker", "red"))
+        if row["paused"]:
+            left = "" if row["paused_for"] is None else f", {_passed('paused_for')(row, now)} left"
+            parts.append(text(f"paused by {row['paused_by']}{left}"))
+            parts[-1].stylize("yellow")
+        return Text(", ").join(parts)
+
+    return note
 
 
 def _state(worker: Facts) -> Text:
     return Text("dead", "red") if worker["dead"] else Text("draining", "yellow") if worker["draining"] else Text("up")
 
 
-JOBS = (
-    Column("id", right=True),
-    Column("kind", narrow="cut"),
-    Column("status", lambda job, _: status(job["status"])),
-    Column("queue", narrow="cut"),
-    Column("prio", lambda job, _: priority(job)),
-    Column("tries", lambda job, _: job["attempt"], right=True),
-    Column("age", _age, right=True),
-    Column("error", _remark, narrow="cut"),
-)
-QUEUES = (
-    Column("queue", narrow="fold"),
-    *(Column(name, right=True) for name in ("pending", "running", "delayed", "blocked")),
-    Column("oldest", lambda row, _: _passed(row["oldest"]), right=True),
-    Column("note", lambda row, _: _note(row, row["pending"], is_declared=row["queue"] is not None), narrow="fold"),
-)
-KINDS = (
-    Column("kind", narrow="fold"),
-    Column("queue", narrow="fold"),
-    Column("executor"),
-    *(Column(name, right=True) for name in ("waiting", "running")),
-    Column("note", lambda row, _: _note(row, row["waiting"], is_declared=row["seen"] is not None), narrow="fold"),
-)
-WORKERS = (
-    Column("worker", lambda row, _: row["id"][:8]),
-    Column("host", narrow="fold"),
-    Column("pid", right=True),
-    Column("version"),
-    Column("queues", lambda row, _: " ".join(row["queues"]), narrow="fold"),
-    Column("running", lambda row, _: f"{row['running']}/{sum(row['slots'].values())}", right=True),
-    Column("age", lambda row, _: _passed(row["age"]), right=True),
-    Column("seen", lambda row, _: _passed(row["seen"]), right=True),
-    Column("state", lambda row, _: _state(row)),
-)
-_LISTS = {"jobs": JOBS, "queues": QUEUES, "kinds": KINDS, "workers": WORKERS}
+_LISTS: dict[str, tuple[str, dict[str, Cell]]] = {
+    "jobs": (
+        "id> kind… status queue… prio tries> age> error…",
+        {
+            "status": lambda job, _: status(job["status"]),
+            "prio": lambda job, _: priority(job),
+            "tries": lambda job, _: job["attempt"],
+            "age": _age,
+            "error": _remark,
+        },
+    ),
+    "queues": (
+        "queue~ pending> running> delayed> blocked> oldest> note~",
+        {"oldest": _passed("oldest"), "note": _note("pending", declared="queue")},
+    ),
+    "kinds": ("kind~ queue~ executor waiting> running> note~", {"note": _note("waiting", declared="seen")}),
+    "workers": (
+        "worker host~ pid> version queues~ running> age> seen> state",
+        {
+            "worker": lambda row, _: row["id"][:8],
+            "queues": lambda row, _: " ".join(row["queues"]),
+            "running": lambda row, _: f"{row['running']}/{sum(row['slots'].values())}",
+            "age": _passed("age"),
+            "seen": _passed("seen"),
+            "state": lambda row, _: _state(row),
+        },
+    ),
+}
