@@ -4,10 +4,10 @@
 -- refused.
 -- callers: operator
 CREATE OR REPLACE FUNCTION scheduler.list_jobs(p_filters jsonb DEFAULT '{}') RETURNS SETOF jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+DECLARE ids bigint[] := ARRAY(SELECT m.id FROM scheduler.matching(p_filters, 50) AS m);
 BEGIN
-  RETURN QUERY SELECT scheduler.job_facts(j) FROM scheduler.matching(p_filters, 50) AS m JOIN scheduler.jobs j ON j.id = m.id
-  ORDER BY j.id DESC;
+  RETURN QUERY SELECT scheduler.job_facts(j) FROM scheduler.jobs j WHERE j.id = ANY (ids) ORDER BY j.id DESC;
 END $$;
 
 -- count_jobs(filters): how many jobs match, by status: {"FAILED": 12}. It reads them all unless a limit is given.
