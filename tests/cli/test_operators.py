@@ -125,7 +125,7 @@ async def fill(db):
     """Something of everything: served and not, paused and not, declared and not, busy, draining and dead."""
     await declare(db, "k", LONG)
     await register(db, queues=["default"], kinds=["k"])
-    await register(db, "a-host-with-a-long-name.example.org", ["mail", "default", "reports"], ["k", LONG], "3 m", pid=7)
+    await register(db, "a-host-with-a-long-name.example.org", ["mail", "default"], ["k", LONG], "3 m", pid=7)
     await register(db, "db-2", draining=True)
     await insert(db, 3)
     await claim(db, "k")
