@@ -16,7 +16,7 @@ import asyncpg
 import click
 import msgspec
 
-from scheduler import apps, arguments, database
+from scheduler import apps, arguments, database, unserved
 from scheduler.client import Scheduler
 from scheduler.errors import DatabaseUnavailable, JobNotFound, SchedulerError
 from scheduler.job import KINDS
@@ -140,6 +140,7 @@ async def submit(scheduler: Scheduler, *, kind: str, payload: str, wait: timedel
     """
     job_id = await scheduler.store.submit(kind, payload, msgspec.json.encode(_given(options)).decode())
     click.echo(job_id)
+    await unserved.warn(scheduler.store, [options | {"kind": kind}])
     if wait is not None:
         _print_json(await scheduler.handle(job_id).result(wait))
 
@@ -163,6 +164,7 @@ async def jobs(scheduler: Scheduler, *, as_json: bool, **filters: Any) -> None: 
         from scheduler import tables  # noqa: PLC0415 - rich takes a tenth of a second, and only tables need it
 
         click.echo(tables.list_of_jobs(found, datetime.now(UTC)))
+        await unserved.warn(scheduler.store, found)
     else:
         click.echo(
             "scheduler: no job matches" if len(_given(filters)) > 1 else "scheduler: there are no jobs", err=True
@@ -177,6 +179,7 @@ async def jobs(scheduler: Scheduler, *, as_json: bool, **filters: Any) -> None: 
 async def job(scheduler: Scheduler, *, job_id: int, payload: bool, as_json: bool) -> None:
     """Show all that is known of one job."""
     found = await scheduler.job(job_id)
+    await unserved.warn(scheduler.store, [found])
     if as_json:
         _print_json(found if payload else {name: found[name] for name in found if name not in {"payload", "result"}})
     else:

@@ -114,6 +114,9 @@ class Store:
         rows = await self._rows("SELECT scheduler.list_jobs($1)", filters)
         return [_facts(row[0]) for row in rows]
 
+    async def who_runs(self, kind: str) -> dict[str, Any]:
+        return _facts(await self._value("SELECT scheduler.who_runs($1)", kind))
+
     async def declare(self, kinds: Sequence[str], queues: str, *, force: bool) -> Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"
@@ -202,6 +205,11 @@ _AWAY = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InterfaceError,
 )
+_WAYS_OUT: dict[type[Exception], str] = {
+    OSError: "see that it runs, and that host and port of the DSN are right",
+    asyncpg.InvalidCatalogNameError: "create it, or name another in the DSN",
+    asyncpg.InvalidAuthorizationSpecificationError: "see that user and password of the DSN are right",
+}
 _NO_SCHEMA = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.UndefinedTableError,
@@ -226,7 +234,8 @@ def _translated() -> Iterator[None]:
     except _NO_SCHEMA as error:
         raise SchemaMismatch("the database has no schema of this version: run `scheduler migrate`") from error
     except _AWAY as error:
-        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error
+        way_out = next((f": {words}" for kind, words in _WAYS_OUT.items() if isinstance(error, kind)), "")
+        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}{way_out}") from error
 
 
 def _refused(error: asyncpg.IntegrityConstraintViolationError) -> InvalidJob:
