@@ -158,8 +158,7 @@ def test_an_application_that_is_none_is_named_with_the_way_out(served, app, sent
     served.writes("worker.py", JOBS)
     served.writes("scheduler.py", JOBS)
 
-    for command in (("scheduler-worker",), ("scheduler", "declare")):
-        assert sentence.format(folder=served.folder) in told(served, (*command, "--app", app), 3)
+    assert sentence.format(folder=served.folder) in told(served, ("scheduler-worker", "--app", app), 3)
 
 
 @pytest.mark.parametrize(
@@ -182,18 +181,24 @@ def test_an_application_that_is_none_is_named_with_the_way_out(served, app, sent
 def test_a_module_that_fails_is_told_with_the_users_own_lines_and_none_of_ours(served, source, sentence, trace):
     mine = served.writes("mine.py", source)
 
-    for command in (("scheduler-worker",), ("scheduler", "declare")):
-        answer = served.run(*command, "--app", "mine")
+    answer = served.run("scheduler-worker", "--app", "mine")
 
-        first, *rest = answer.err.splitlines()
-        assert answer.code == 3
-        assert first.startswith(f"{command[0]}: --app mine: importing it raises ")
-        assert sentence.format(python=sys.executable) in first
-        assert [line for line in rest if line.lstrip().startswith("File ")] == [
-            line for line in rest if str(mine) in line
-        ]
-        for words in trace:
-            assert words in "\n".join(rest)
+    first, *rest = answer.err.splitlines()
+    assert answer.code == 3
+    assert first.startswith("scheduler-worker: --app mine: importing it raises ")
+    assert sentence.format(python=sys.executable) in first
+    assert [line for line in rest if line.lstrip().startswith("File ")] == [line for line in rest if str(mine) in line]
+    for words in trace:
+        assert words in "\n".join(rest)
+
+
+def test_declare_says_what_a_worker_says_of_an_application_that_fails(served):
+    served.writes("mine.py", "1 / 0\n")
+
+    assert "--app mne: no module 'mne' in" in told(served, ("scheduler", "declare", "--app", "mne"), 3)
+    said = served.run("scheduler", "declare", "--app", "mine").err.splitlines()
+    assert said[0].startswith("scheduler: --app mine: importing it raises ZeroDivisionError: division by zero: mend")
+    assert "    1 / 0" in said
 
 
 # Names that nobody knows. A job of such a kind waits: a worker that has it may come tomorrow.
