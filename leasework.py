@@ -9,7 +9,6 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-_REFUSED = 3  # the exit code of scheduler.errors.ConfigurationError, which may be what is missing
 _HERE = Path(__file__).resolve().parent
 
 
@@ -19,7 +18,7 @@ def complaint() -> str | None:
     record = [line for path in _HERE.glob("leasework-*.dist-info/RECORD") for line in path.read_text().splitlines()]
     for name, _, size in (line.rsplit(",", 2) for line in record):
         path = _HERE / name
-        if path.suffix == ".py" and not (path.exists() and path.stat().st_size == int(size)):
+        if path.suffix == ".py" and size and not (path.exists() and path.stat().st_size == int(size)):
             pip = f"{sys.executable} -m pip"
             return (
                 f"another package has replaced or removed {path}, as the one called scheduler does: run"
@@ -41,7 +40,7 @@ def scheduler_worker() -> None:
 def _run(command: str, module: str) -> None:
     if wrong := complaint():
         sys.stderr.write(f"{command}: {wrong}\n")
-        sys.exit(_REFUSED)
+        sys.exit(3)  # as for any ConfigurationError, which may be what is missing
     sys.path.insert(0, str(_HERE))
     main = import_module(module).main
     sys.path.remove(str(_HERE))

@@ -52,29 +52,27 @@ def _import(name: str) -> None:
     IMPORTING.append(name)
     try:
         importlib.import_module(name)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--app {name}: {error}") from error
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(
                 f"--app {name}: no module {error.name!r} in {os.getcwd()} or on the path:"  # noqa: PTH109
                 " run the command in the folder that contains it, or set PYTHONPATH"
             ) from error
-        way_out = f"install it with {sys.executable} -m pip" if error.name else "see where it stands"
-        raise ConfigurationError(f"--app {name}: {_failure(error, way_out)}") from error
-    except (Exception, SystemExit) as error:
-        way_out = "mend it where it stands"
-        if isinstance(error, SystemExit):
-            way_out = 'put what ends the program under `if __name__ == "__main__":`'
-        raise ConfigurationError(f"--app {name}: {_failure(error, way_out)}") from error
+        words = str(error) if isinstance(error, ConfigurationError) else _failure(error)
+        raise ConfigurationError(f"--app {name}: {words}") from error
     finally:
         IMPORTING.pop()
 
 
-def _failure(error: BaseException, way_out: str) -> str:
+def _failure(error: BaseException) -> str:
     """Return what failed in the user's module and what to do, and below it the traceback from their first line on."""
-    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OURS:
+    way_out = "mend it where it stands"
+    if isinstance(error, SystemExit):
+        way_out = 'put what ends the program under `if __name__ == "__main__":`'
+    elif isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OURS:
         way_out = f"{error.name} is leasework's own, and a module of yours that is called so needs another name"
+    elif isinstance(error, ModuleNotFoundError):
+        way_out = f"install it with {sys.executable} -m pip"
     frames = error.__traceback__
     while frames and re.search(rf"^{re.escape(__file__)}$|importlib\b", frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next

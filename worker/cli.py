@@ -90,12 +90,10 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
 def _warn_of_misspelt(queues: Iterable[str]) -> None:
     """Warn of a queue that is nearly one of the application's: serving it is no error, but it may serve nobody."""
     known = {"default", *QUEUES, *(kind.options.queue or "default" for kind in KINDS.values())}
+    words = "no job class of this application is in the queue %r: did you mean %r? If not, declare it: Queue(%r)"
     for queue in set(queues) - known:
         if near := difflib.get_close_matches(queue, known, n=1):
-            log.warning(
-                "no job class of this application is in the queue %r: did you mean %r? If not, declare it: Queue(%r)",
-                queue, near[0], queue,
-            )  # fmt: skip
+            log.warning(words, queue, near[0], queue)
 
 
 def _end(code: int) -> None:
