@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from scheduler import apps, arguments, bulk, database, operators
+from scheduler import apps, arguments, bulk, database, operators, unserved
 from scheduler.commands import Commands, as_json, on_database, print_json, print_rows, say
 from scheduler.job import KINDS
 from scheduler.options import QUEUES
@@ -75,6 +75,7 @@ async def submit(scheduler: Scheduler, *, kind: str, payload: str, wait: timedel
     """
     job_id = await scheduler.store.submit(kind, payload, msgspec.json.encode(arguments.given(options)).decode())
     click.echo(job_id)
+    await unserved.warn(scheduler.store, [options | {"kind": kind}])
     if wait is not None:
         print_json(await scheduler.handle(job_id).result(wait))
 
@@ -89,7 +90,10 @@ async def jobs(scheduler: Scheduler, *, as_json: bool, **filters: Any) -> None: 
     """List jobs, newest first."""
     chosen = arguments.given(filters)
     nothing = "no job matches" if len(chosen) > 1 else "there are no jobs"
-    print_rows("jobs", await scheduler.jobs(**chosen), as_json=as_json, nothing=nothing)
+    found = await scheduler.jobs(**chosen)
+    print_rows("jobs", found, as_json=as_json, nothing=nothing)
+    if not as_json:
+        await unserved.warn(scheduler.store, found)
 
 
 @click.command()
@@ -100,6 +104,7 @@ async def jobs(scheduler: Scheduler, *, as_json: bool, **filters: Any) -> None: 
 async def job(scheduler: Scheduler, *, job_id: int, payload: bool, as_json: bool) -> None:
     """Show all that is known of one job."""
     found = await scheduler.job(job_id)
+    await unserved.warn(scheduler.store, [found])
     if as_json:
         print_json(found if payload else {name: found[name] for name in found if name not in {"payload", "result"}})
     else:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from leasework import complaint
 from scheduler import embedded
 from scheduler.admin import Admin
 from scheduler.error_text import UNSTORABLE
-from scheduler.errors import DatabaseUnavailable, InvalidJob, JobNotFound
+from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, JobNotFound
 from scheduler.job import declarations
 from scheduler.payload import encode_json, encode_payload
 from scheduler.settings import dsn_from
@@ -72,8 +73,10 @@ class Scheduler:
     def connect(cls, dsn: str | None = None, *, connections: int = 5) -> Scheduler:
         """Prepare a connection to `dsn`, or to SCHEDULER_DSN; it is opened by `async with`, or by `open()`.
 
-        Raises ConfigurationError when neither names a database.
+        Raises ConfigurationError when neither names a database, or another package has written over this one.
         """
+        if wrong := complaint():
+            raise ConfigurationError(wrong)
         return cls(dsn_from(dsn), connections=connections)
 
     async def open(self) -> Scheduler:

@@ -28,6 +28,11 @@ _AWAY = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InterfaceError,
 )
+_WAYS_OUT: dict[type[Exception], str] = {
+    OSError: "see that it runs, and that host and port of the DSN are right",
+    asyncpg.InvalidCatalogNameError: "create it, or name another in the DSN",
+    asyncpg.InvalidAuthorizationSpecificationError: "see that user and password of the DSN are right",
+}
 _NO_SCHEMA = (
     asyncpg.InvalidSchemaNameError,
     asyncpg.UndefinedTableError,
@@ -53,7 +58,8 @@ def translated() -> Iterator[None]:
     except _NO_SCHEMA as error:
         raise SchemaMismatch("the database has no schema of this version: run `scheduler migrate`") from error
     except _AWAY as error:
-        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error
+        way_out = next((f": {words}" for kind, words in _WAYS_OUT.items() if isinstance(error, kind)), "")
+        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}{way_out}") from error
 
 
 def _refused(error: asyncpg.IntegrityConstraintViolationError) -> InvalidJob:

@@ -113,6 +113,9 @@ class Store:
         rows = await self._rows("SELECT scheduler.list_jobs($1)", filters)
         return [_facts(row[0]) for row in rows]
 
+    async def who_runs(self, kind: str) -> dict[str, Any]:
+        return _facts(await self._value("SELECT scheduler.who_runs($1)", kind))
+
     async def declare(self, kinds: Sequence[str], queues: str, *, force: bool) -> Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"

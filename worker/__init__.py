@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from leasework import complaint
+
 if TYPE_CHECKING:
     from worker.runner import Worker
 
@@ -11,6 +13,8 @@ __all__ = ["Worker"]
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute
     """Import the worker when it is asked for: a child process needs this package, and little of it."""
     if name == "Worker":
+        if wrong := complaint():
+            raise ImportError(wrong)
         from worker.runner import Worker  # noqa: PLC0415
 
         return Worker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import gc
 import logging
 import os
@@ -15,11 +16,12 @@ import click
 
 from scheduler import apps
 from scheduler.errors import SchedulerError
+from scheduler.job import KINDS, QUEUES
 from scheduler.settings import WorkerSettings
 from worker.runner import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable
 
 log = logging.getLogger("scheduler.worker")
 
@@ -75,6 +77,7 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
             async_slots=async_slots, threads=threads, processes=processes,
             lease=timedelta(seconds=lease), grace=timedelta(seconds=grace),
         )  # fmt: skip
+        _warn_of_misspelt(settings.queues)
         # A fifth of a busy worker's time went into looking for cycles among modules and short-lived attempts.
         gc.freeze()
         gc.set_threshold(GARBAGE)
@@ -82,6 +85,15 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
     except SchedulerError as error:
         click.echo(f"scheduler-worker: {error}", err=True)
         _end(error.exit_code)
+
+
+def _warn_of_misspelt(queues: Iterable[str]) -> None:
+    """Warn of a queue that is nearly one of the application's: serving it is no error, but it may serve nobody."""
+    known = {"default", *QUEUES, *(kind.options.queue or "default" for kind in KINDS.values())}
+    words = "no job class of this application is in the queue %r: did you mean %r? If not, declare it: Queue(%r)"
+    for queue in set(queues) - known:
+        if near := difflib.get_close_matches(queue, known, n=1):
+            log.warning(words, queue, near[0], queue)
 
 
 def _end(code: int) -> None:

@@ -93,7 +93,7 @@ class Worker:
     async def start(self) -> Worker:
         """Connect, declare the job classes, and begin to claim."""
         dsn = self._dsn
-        modules = child_modules(self._kinds.values()) if self.settings.processes else []
+        modules = child_modules(self._kinds.values(), self.settings.processes)
         try:
             if embedded.is_embedded(dsn):
                 self._held = await asyncio.to_thread(embedded.hold, dsn)
