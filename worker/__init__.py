@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worker.runner import Worker
+    from worker.transitions import Transition
 
-__all__ = ["Worker"]
+__all__ = ["Transition", "Worker"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute
@@ -14,4 +15,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute
         from worker.runner import Worker  # noqa: PLC0415
 
         return Worker
+    if name == "Transition":
+        from worker.transitions import Transition  # noqa: PLC0415
+
+        return Transition
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
