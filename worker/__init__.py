@@ -6,8 +6,9 @@ from leasework import complaint
 
 if TYPE_CHECKING:
     from worker.runner import Worker
+    from worker.transitions import Transition
 
-__all__ = ["Worker"]
+__all__ = ["Transition", "Worker"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's attribute
         from worker.runner import Worker  # noqa: PLC0415
 
         return Worker
+    if name == "Transition":
+        from worker.transitions import Transition  # noqa: PLC0415
+
+        return Transition
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
