@@ -9,7 +9,7 @@ MISSING := Python 3.11 or newer is missing: install it, or name it with make PYT
 NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
 
 .NOTPARALLEL:
-.PHONY: help demo check test slow test-all clean
+.PHONY: help demo check test slow test-all contract clean
 
 help:
 	@echo 'make demo      see it work: a graph of jobs on two workers, one of which is killed'
@@ -17,6 +17,7 @@ help:
 	@echo 'make check     ruff, mypy, import rules'
 	@echo 'make test      the tests, without the slow ones'
 	@echo 'make test-all  the tests, the slow ones, the demo'
+	@echo 'make contract  write the reference in docs/sql-contract.md anew'
 	@echo 'make clean     remove what was built'
 
 demo: $(BUILT)
@@ -40,6 +41,9 @@ slow: $(BUILT)
 	$(PYTEST) -m slow
 
 test-all: test slow demo
+
+contract: $(BUILT)
+	$(PY) docs/sql_contract.py
 
 clean:
 	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

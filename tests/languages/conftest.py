@@ -56,16 +56,15 @@ def begin(environment, tmp_path):
 def launch(request, begin):
     """Start a worker, in Python or in Node, which runs the same kinds; numbers are seconds."""
 
-    def launch(language, *, app="jobs", lease=30, grace=5, address=None):
+    def launch(language, *, lease=30, grace=5, address=None):
         more = {"SCHEDULER_LEASE": str(lease), "SCHEDULER_GRACE": str(grace)}
         if address:
             more["SCHEDULER_DSN"] = address
         if language == "node":
             folder = request.getfixturevalue("node_example")
-            jobs = folder / "jobs.mjs" if app == "example" else Path(__file__).with_name("jobs.mjs")
-            return begin([tool("node"), "worker.mjs", str(jobs)], folder, **more)
+            return begin([tool("node"), "worker.mjs", Path(__file__).with_name("jobs.mjs")], folder, **more)
         command = Path(sys.executable).with_name("scheduler-worker")
-        words = [command, "--app", app, "--async", "10", "--threads", "1", "--processes", "0"]
+        words = [command, "--app", "jobs", "--async", "10", "--threads", "1", "--processes", "0"]
         return begin([*words, "--lease", str(lease), "--grace", str(grace)], WORKER_TESTS, **more)
 
     return launch

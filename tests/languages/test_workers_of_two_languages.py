@@ -1,9 +1,11 @@
 """The Node worker, the one of examples/node, keeps the promises that ours does: the same scenarios for both."""
 
+import secrets
 import signal
 import tempfile
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from wire import Wire
@@ -319,6 +321,24 @@ async def test_a_node_worker_runs_no_more_at_once_than_it_has_slots(db, launch, 
 
     assert running == 10
     assert {job["status"] for job in (await ended(db, *ids)).values()} == {"COMPLETED"}
+
+
+async def test_a_node_worker_needs_the_role_of_workers_and_no_other(db, dsn, launch):
+    role = f"leasework_test_{secrets.token_hex(6)}"
+    await db.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x' IN ROLE scheduler_worker")
+    try:
+        address = urlsplit(dsn)
+        host = address.netloc.rpartition("@")[2]
+        worker = await launch("node", address=address._replace(netloc=f"{role}:x@{host}").geturl()).ready()
+        parent = await insert(db, "Steer", {"how": "fail"})
+        child = await insert(db, "Echo", depends_on=[parent])
+
+        assert (await ended(db, child))["status"] == "COMPLETED"
+        worker.send(signal.SIGTERM)
+        assert await worker.exits() == 0
+        assert "trying again" not in worker.log
+    finally:
+        await db.execute(f"DROP ROLE {role}")
 
 
 # Locks, and a database that goes away.
