@@ -21,7 +21,7 @@ export class Attempt {
     try {
       this.#end('completed', { result: await Promise.race([handler(this.job, signal), stopped]) })
     } catch (thrown) {
-      if (!signal.aborted) this.#fail(thrown instanceof Error ? thrown : new Error(String(thrown)))
+      if (!signal.aborted) this.fail(thrown instanceof Error ? thrown : new Error(String(thrown)))
       else if (['timed_out', 'cancelled'].includes(signal.reason)) this.#end(signal.reason)
       else console.error(`job ${this.id} is ${signal.reason}, attempt ${this.job.attempt} is stopped`)
     }
@@ -29,14 +29,12 @@ export class Attempt {
   }
 
   // An error may carry retryable (false: never again) and delay (seconds, instead of the backoff).
-  #fail({ name, message, stack, retryable, delay }) {
+  fail({ name, message, stack, retryable, delay }) {
     const facts = { error_type: name, error: message, traceback: stack, retryable: retryable !== false }
     this.#end('failed', { ...facts, delay: Number(delay) })
   }
 
-  // A NUL or half a surrogate pair, which PostgreSQL cannot store, would hold up the outcomes of a whole group.
   #end(outcome, facts) {
-    const ending = JSON.stringify({ id: this.id, fence: this.fence, outcome, ...facts })
-    this.ending = ending.replace(/\\u(0000|d[89a-f]..)/g, '\\ufffd')
+    this.ending = JSON.stringify({ id: this.id, fence: this.fence, outcome, ...facts })
   }
 }

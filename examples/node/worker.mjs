@@ -5,30 +5,17 @@ import { randomUUID } from 'node:crypto'
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
-import pg from 'pg'
 import { Attempt } from './attempt.mjs'
+import { claims, has, report, verb } from './verbs.mjs'
 
-const { SCHEDULER_DSN, SCHEDULER_QUEUES = 'default', SCHEDULER_LEASE = 30, SCHEDULER_GRACE = 30, SLOTS = 10 } = process.env
+const { SCHEDULER_QUEUES = 'default', SCHEDULER_LEASE = 30, SCHEDULER_GRACE = 30, SLOTS = 10 } = process.env
 const { kinds } = await import(pathToFileURL(process.argv[2]))
 const [me, names, queues, lease] = [randomUUID(), Object.keys(kinds), SCHEDULER_QUEUES.split(','), `${SCHEDULER_LEASE} s`]
 const running = new Set() // attempts, from claim until settle has answered
 let dutiesAt = 0
 let drainedBy = Infinity // when what still runs is given back; finite once a signal has come
 let alarm = new AbortController() // ends the nap of the main loop
-
-const pool = new pg.Pool({ connectionString: SCHEDULER_DSN, application_name: 'scheduler-worker node', max: 3,
-  connectionTimeoutMillis: 5000, query_timeout: SCHEDULER_LEASE * 500 })
-const report = (error) => console.error(`trying again: ${error.message || error.code}`)
-pool.on('error', report) // an idle connection has ended
-
-async function verb(name, ...args) {
-  const { rows } = await pool.query(`SELECT * FROM scheduler.${name}(${args.map((_, i) => `$${i + 1}`)})`, args)
-  return rows.length && name in rows[0] ? rows[0][name] : rows
-}
-
 const now = () => performance.now() / 1000 // seconds
-const has = (ids, { id }) => ids.includes(Number(id)) // a bigint is a string in a row and a number in JSON
-const claims = (attempts) => [attempts.map(({ id }) => id), attempts.map(({ fence }) => fence)]
 
 async function claim() {
   queues.push(queues.shift()) // each is the first in its turn
@@ -62,11 +49,19 @@ async function renew() {
 }
 
 async function settle(attempts) {
-  const { lost, busy, parents } = await verb('settle', me, `[${attempts.map(({ ending }) => ending)}]`)
-  for (const id of lost) console.error(`the outcome of job ${id} was refused: its lease had been lost`)
-  for (const attempt of attempts) if (!has(busy, attempt)) running.delete(attempt)
-  if (busy.length) dutiesAt = now() + 0.05 // somebody holds the row: again soon
-  await resolve(parents)
+  let answer
+  try {
+    answer = await verb('settle', me, `[${attempts.map(({ ending }) => ending)}]`)
+  } catch (error) {
+    if (!/^(22|54)/.test(error.code)) throw error
+    if (attempts.length === 1) attempts[0].fail(error) // PostgreSQL cannot store it: a NUL in a string, say
+    for (const attempt of attempts) await settle([attempt])
+    return
+  }
+  for (const id of answer.lost) console.error(`the outcome of job ${id} was refused: its lease had been lost`)
+  for (const attempt of attempts) if (!has(answer.busy, attempt)) running.delete(attempt)
+  if (answer.busy.length) dutiesAt = now() + 0.05 // somebody holds the row: again soon
+  await resolve(answer.parents)
 }
 
 async function resolve(parents) {

@@ -19,6 +19,12 @@ async function wait(job, signal, path = job.payload.path) {
   return job.attempt
 }
 
+const deep = (levels) => {
+  let value = []
+  for (let level = 0; level < levels; level++) value = [value]
+  return value
+}
+
 const retry = { retry_base: 0.02, retry_cap: 0.1, max_attempts: 3 }
 
 export const kinds = {
@@ -54,6 +60,7 @@ export const kinds = {
     run({ payload }) {
       if (payload.what === 'nul') return { 'a\0b': 'c\0d' }
       if (payload.what === 'surrogate') return 'a\ud800b'
+      if (payload.what === 'deep') return deep(30_000)
       if (payload.what === 'bigint') return 1n
       if (payload.what === 'circle') throw Object.assign(new Error('round'), { delay: {} })
       if (payload.what === 'huge') return 'x'.repeat(70_000)
