@@ -10,7 +10,7 @@ import pytest
 from scheduler.states import TRANSITIONS, Status
 
 from . import steps
-from .steps import cancel, claim, declare, end, insert, promote, reap, release, renew, resolve, resolve_all, status
+from .steps import cancel, claim, declare, end, insert, promote, reap, resolve, resolve_all, status
 
 KINDS = ("job", "parent")
 
@@ -100,16 +100,10 @@ async def apply(db, clock, verb, job):
     elif verb == "complete":
         with contextlib.suppress(asyncpg.PostgresError):
             await steps.complete(db, job)
-    elif verb == "renew":
-        await renew(db, [job])
-    elif verb == "release":
-        await release(db, [job])
-    elif verb == "cancel":
-        await cancel(db, job["id"])
-    elif verb == "retry":
-        await steps.verb(db, "retry", [job["id"], *job["again"]])
-    elif verb == "prune":
-        await steps.verb(db, "prune", [job["id"]])
+    elif verb in {"renew", "release"}:
+        await getattr(steps, verb)(db, [job])
+    elif verb in {"cancel", "retry", "prune"}:
+        await steps.verb(db, verb, [job["id"], *(job["again"] if verb == "retry" else ())])
     elif verb == "promote":
         await clock.advance(7200)
         await promote(db)
