@@ -87,7 +87,10 @@ def test_a_queue_registers_itself_and_declares_what_it_set():
 
     assert {"mail": plain, "slow": slow, "brief": brief} == QUEUES
     assert queue_declaration(brief) == {
-        **{"queue": "brief", "ordering": "aging", "keep_completed": 3600, "keep_failed": 36525 * 86400},
+        "queue": "brief",
+        "ordering": "aging",
+        "keep_completed": 3600,
+        "keep_failed": 36525 * 86400,
     }
     assert queue_declaration(plain) == {"queue": "mail", "ordering": "aging"}
     assert queue_declaration(slow) == {"queue": "slow", "ordering": "aging", "step": 60}
