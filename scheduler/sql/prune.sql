@@ -6,7 +6,8 @@
 -- callers: operator
 CREATE OR REPLACE FUNCTION scheduler.prune(p_ids bigint[]) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   pruned bigint[];
   left_over jsonb;
@@ -54,20 +55,20 @@ BEGIN
   RETURN removed;
 END $$;
 
--- Why a finished job may not be deleted; null when it may.
+-- Why a finished job may not be deleted; null when it may. Scalar subqueries: a join may read every active job instead.
 CREATE OR REPLACE FUNCTION scheduler.kept_because(p_id bigint, p_status scheduler.job_status, p_kind text, p_key text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN coalesce(
-    (SELECT format('job %s, which depends on it, has not ended', d.child)
-     FROM scheduler.dependencies d JOIN scheduler.jobs_active j ON j.id = d.child
-     WHERE d.parent = p_id ORDER BY d.child DESC LIMIT 1), -- the newest first: they are the ones that have not ended
+    (SELECT format('job %s, which depends on it, has not ended', d.child) FROM scheduler.dependencies d
+     WHERE d.parent = p_id AND (SELECT true FROM scheduler.jobs_active j WHERE j.id = d.child)
+     ORDER BY d.child DESC LIMIT 1), -- the newest first: they are the ones that have not ended
     (SELECT format('job %s, which it depends on, has not ended', d.parent)
      FROM scheduler.dependencies d WHERE d.child = p_id AND NOT (d.ended AND d.applied) LIMIT 1),
     CASE WHEN p_status <> 'COMPLETED' THEN (
       SELECT format('job %s, which depends on it, never ran, and a retry would revive it: prune that one first', d.child)
-      FROM scheduler.dependencies d JOIN scheduler.jobs_finished c ON c.id = d.child
-      WHERE d.parent = p_id AND c.attempt = 0 LIMIT 1) END,
+      FROM scheduler.dependencies d
+      WHERE d.parent = p_id AND (SELECT c.attempt = 0 FROM scheduler.jobs_finished c WHERE c.id = d.child) LIMIT 1) END,
     CASE WHEN p_key IS NOT NULL THEN (
       SELECT 'its idempotency_key is held until its window ends' FROM scheduler.idempotency_keys k
       WHERE k.kind = p_kind AND k.key = p_key AND k.job_id = p_id AND k.expires_at > scheduler.clock()) END);

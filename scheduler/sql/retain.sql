@@ -8,7 +8,8 @@
 -- callers: worker, operator
 CREATE OR REPLACE FUNCTION scheduler.retain(p_limit int DEFAULT 500) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   moment timestamptz := scheduler.clock();
   walk scheduler.retention;

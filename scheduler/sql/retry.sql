@@ -9,7 +9,7 @@
 -- callers: operator
 CREATE OR REPLACE FUNCTION scheduler.retry(p_ids bigint[]) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   report jsonb := '{"retried": [], "not_ended": [], "missing": [], "busy": [], "refused": []}';
   parents bigint[] := '{}';
