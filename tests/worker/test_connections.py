@@ -84,7 +84,7 @@ async def test_a_lost_reply_to_a_settled_retry_counts_one_failure(db, wire, work
 
 async def test_a_lost_reply_to_renew_costs_no_lease(db, wire, work, gate):
     gate = gate()
-    await work(wire.dsn, lease=1.5)
+    await work(wire.dsn, lease=20, renew_every=0.5)
     job_id = await insert(db, "Wait", {"path": gate.path})
     await gate.begun()
 

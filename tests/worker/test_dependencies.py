@@ -89,7 +89,7 @@ async def test_a_child_does_not_start_before_a_retried_parent_completes(schedule
 
 
 async def test_a_child_with_a_delay_waits_for_both(scheduler, db, work):
-    await work()
+    await work(poll=60)
     parent = await scheduler.submit(jobs.Echo())
     late = await scheduler.submit(jobs.Echo(), depends_on=[parent], delay=timedelta(seconds=0.6))
     await parent.result(SOON)
@@ -98,4 +98,4 @@ async def test_a_child_with_a_delay_waits_for_both(scheduler, db, work):
 
     assert job["status"] == "COMPLETED"
     assert job["started_at"] >= job["run_at"] > job["submitted_at"] + timedelta(seconds=0.4)
-    assert (job["started_at"] - job["run_at"]).total_seconds() < 0.5
+    assert (job["started_at"] - job["run_at"]).total_seconds() < 10  # not the next poll

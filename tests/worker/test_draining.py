@@ -121,15 +121,15 @@ async def test_a_handler_that_was_given_up_before_does_not_keep_the_process_aliv
 
 
 async def test_a_drain_of_more_than_a_lease_keeps_the_lease(db, launch, gate):
-    process, gate = await launch(lease=1, grace=60).ready(), gate()
+    process, gate = await launch(lease=3, grace=60).ready(), gate()
     job_id = await start(db, gate, "Wait")
-    await launch(lease=1).ready()  # which would run the job if the lease lapsed
+    await launch(lease=3).ready()  # which would run the job if the lease lapsed
     process.send(signal.SIGTERM)
     await process.says("running jobs may finish")
     first = (await row(db, job_id))["lease_expires_at"]
 
     async def two_leases_are_over():
-        return (await row(db, job_id))["lease_expires_at"] > first + timedelta(seconds=2)
+        return (await row(db, job_id))["lease_expires_at"] > first + timedelta(seconds=6)
 
     await until(two_leases_are_over, "the lease should have been renewed")
     gate.open()

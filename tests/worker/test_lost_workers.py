@@ -138,14 +138,14 @@ async def test_an_older_attempt_in_the_same_worker_is_stopped(db, work, gate):
 async def test_a_blocked_event_loop_keeps_its_leases_and_is_reported(db, launch, gate):
     gate = gate()
     os.mkfifo(f"{gate.path}.pipe")
-    process = await launch(lease=1).ready()
+    process = await launch(lease=3).ready()
     job_id = await insert(db, "BlockTheLoop", {"path": gate.path})
     await gate.begun()
-    await launch(lease=1).ready()  # which would run the job if the lease lapsed
+    await launch(lease=3).ready()  # which would run the job if the lease lapsed
     first = (await has_status(db, job_id, "RUNNING"))["lease_expires_at"]
 
     async def two_leases_are_over():
-        return (await row(db, job_id))["lease_expires_at"] > first + timedelta(seconds=2)
+        return (await row(db, job_id))["lease_expires_at"] > first + timedelta(seconds=6)
 
     await until(two_leases_are_over, "the lease should have been renewed")
     await asyncio.to_thread(Path(f"{gate.path}.pipe").write_text, "released")
@@ -160,7 +160,7 @@ async def test_a_blocked_event_loop_keeps_its_leases_and_is_reported(db, launch,
 
 async def test_a_locked_row_does_not_stop_the_renewal_of_the_others(db, connect, launch, gate):
     held, free = gate("held"), gate("free")
-    await launch(lease=1.5).ready()
+    await launch(lease=3).ready()
     held_id = await insert(db, "Wait", {"path": held.path})
     free_id = await insert(db, "Wait", {"path": free.path})
     await held.begun()
@@ -168,7 +168,7 @@ async def test_a_locked_row_does_not_stop_the_renewal_of_the_others(db, connect,
     first = (await row(db, free_id))["lease_expires_at"]
 
     async def two_leases_are_over():
-        return (await row(db, free_id))["lease_expires_at"] > first + timedelta(seconds=3)
+        return (await row(db, free_id))["lease_expires_at"] > first + timedelta(seconds=6)
 
     user = await connect()
     async with user.transaction():
