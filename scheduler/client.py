@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from scheduler import embedded
-from scheduler.connections import borrowed
+from scheduler.connections import Borrowed
 from scheduler.errors import DatabaseUnavailable, JobNotFound
 from scheduler.job import declarations
 from scheduler.settings import dsn_from
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import asyncpg
 
     from scheduler.answers import Cancelled, Declared
-    from scheduler.connections import AnyConnection
     from scheduler.job import Job, Queue
     from scheduler.submission import Submission
 
@@ -111,14 +110,13 @@ class Scheduler:
     ) -> None:
         await self.close()
 
-    async def submit(
-        self, job: Job, *, connection: AnyConnection | None = None, **options: Unpack[SubmitOptions]
-    ) -> Handle:
+    async def submit(self, job: Job, *, connection: object = None, **options: Unpack[SubmitOptions]) -> Handle:
         """Insert one job and return its handle; for a taken idempotency key, the handle of the older job.
 
         The options are those of SubmitOptions. With `connection` the job is part of that connection's transaction: it
         exists if and only if that commits, and at once where no transaction is open and the driver commits by itself.
-        Any of ACCEPTED will do; a connection that blocks is used in place, and blocks the event loop as it always does.
+        Connections of asyncpg, psycopg and Django will do, and connections and sessions of SQLAlchemy; one that blocks
+        is used in place, and blocks the event loop as it always does.
         Raises InvalidJob naming the field and the rule; nothing is inserted then, and the caller's transaction, like
         after any error of PostgreSQL, goes on only from a savepoint. Other errors of the caller's connection are those
         of its driver.
@@ -127,11 +125,7 @@ class Scheduler:
         return Handle(self, await self._store(connection).submit(kind, payload, given))
 
     async def submit_many(
-        self,
-        jobs: Iterable[Job | Submission],
-        *,
-        connection: AnyConnection | None = None,
-        **options: Unpack[SubmitOptions],
+        self, jobs: Iterable[Job | Submission], *, connection: object = None, **options: Unpack[SubmitOptions]
     ) -> list[Handle]:
         """Insert all of `jobs` or none, in one statement, and return their handles in the order given.
 
@@ -152,8 +146,8 @@ class Scheduler:
             raise DatabaseUnavailable("this scheduler is not open: submit within `async with Scheduler.connect()`")
         return asyncio.run_coroutine_threadsafe(self.submit(job, **options), loop)
 
-    def _store(self, connection: AnyConnection | None) -> Store:
-        return self.store if connection is None else Store(borrowed(connection), own=False)
+    def _store(self, connection: object) -> Store:
+        return self.store if connection is None else Store(Borrowed(connection), own=False)
 
     def handle(self, job_id: int) -> Handle:
         """Return the handle of a job submitted elsewhere; the id is not looked up."""

@@ -8,44 +8,13 @@ for JSON changes them; rows are read as tuples, whatever shape the caller has ch
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import InvalidJob
 from scheduler.submission import Json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    import asyncpg
-    from asyncpg.pool import PoolConnectionProxy
-    from sqlalchemy import Connection
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-    from sqlalchemy.orm import Session, scoped_session
-
-    class PsycopgConnection(Protocol):
-        """psycopg.Connection and psycopg.AsyncConnection."""
-
-        @property
-        def pgconn(self) -> Any: ...  # noqa: ANN401
-
-    class DjangoConnection(Protocol):
-        """What django.db.connections holds."""
-
-        vendor: Any
-        alias: Any
-
-    class DjangoProxy(Protocol):
-        """django.db.connection: whatever is asked of it, it asks the thread's connection."""
-
-        def __getattr__(self, item: str, /) -> Any: ...  # noqa: ANN401
-
-    BlockingConnection: TypeAlias = (
-        Connection | Session | scoped_session[Any] | PsycopgConnection | DjangoConnection | DjangoProxy
-    )
-    AnyConnection: TypeAlias = (
-        BlockingConnection | asyncpg.Connection[Any] | PoolConnectionProxy[Any] | AsyncConnection | AsyncSession
-        | async_scoped_session[Any]
-    )  # fmt: skip
+    from collections.abc import Awaitable, Callable
 
 ACCEPTED = (
     "an open connection to PostgreSQL: of asyncpg, psycopg or Django, or SQLAlchemy's Connection, Session,"
@@ -56,82 +25,67 @@ ACCEPTED = (
 class Borrowed:
     """A caller's connection. One that is `blocking` is used in place: its coroutines end without ever waiting."""
 
-    blocking = True
-
-    def __init__(self, connection: Any) -> None:  # noqa: ANN401
+    def __init__(self, connection: object) -> None:
+        """Raise InvalidJob that names what was given and what is accepted, when this is no connection."""
         self._connection = connection
+        for module, name, self.blocking, self._fetch in _KNOWN:
+            known = getattr(sys.modules.get(module), name, None)
+            if known is not None and isinstance(connection, known):
+                return
+        raise _refused(connection, "take a connection from a pool or an engine, and begin a transaction on it")
 
-    async def fetchval(self, query: str, *args: Any, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, ASYNC109
+    async def fetch(self, query: str, *args: str) -> list[Any]:
+        return list(await self._fetch(self._connection, query, args))
+
+    async def fetchval(self, query: str, *args: str, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, ASYNC109
         return (await self.fetch(query, *args))[0][0]
 
-    async def fetch(self, query: str, *args: Any) -> list[Any]:  # noqa: ANN401
-        with self._connection.cursor() as cursor:  # Django's
-            cursor.execute(_cast(query, args, "%s"), tuple(map(str, args)))
-            return list(cursor.fetchall())
+
+async def _asyncpg(connection: Any, query: str, args: tuple[str, ...]) -> Any:  # noqa: ANN401 - of any driver, as below
+    return await connection.fetch(_cast(query, args, "${}"), *args)
 
 
-class _Psycopg(Borrowed):
-    async def fetch(self, query: str, *args: Any) -> list[Any]:  # noqa: ANN401
-        with sys.modules["psycopg"].Cursor(self._connection, row_factory=_tuples) as cursor:
-            cursor.execute(_cast(query, args, "%s"), tuple(map(str, args)))
-            return list(cursor.fetchall())
+async def _psycopg(connection: Any, query: str, args: tuple[str, ...]) -> Any:  # noqa: ANN401
+    return _on_cursor(sys.modules["psycopg"].Cursor(connection, row_factory=lambda _: tuple), query, args)
 
 
-class _AsyncPsycopg(Borrowed):
-    blocking = False
-
-    async def fetch(self, query: str, *args: Any) -> list[Any]:  # noqa: ANN401
-        async with sys.modules["psycopg"].AsyncCursor(self._connection, row_factory=_tuples) as cursor:
-            await cursor.execute(_cast(query, args, "%s"), tuple(map(str, args)))
-            return list(await cursor.fetchall())
+async def _django(connection: Any, query: str, args: tuple[str, ...]) -> Any:  # noqa: ANN401
+    return _on_cursor(_of_postgresql(connection).cursor(), query, args)
 
 
-class _Asyncpg(Borrowed):
-    blocking = False
-
-    async def fetch(self, query: str, *args: Any) -> list[Any]:  # noqa: ANN401
-        return list(await self._connection.fetch(_cast(query, args, "${}"), *args))
-
-
-class _SqlAlchemy(Borrowed):
-    async def fetch(self, query: str, *args: Any) -> list[Any]:  # noqa: ANN401
-        connection = self._connection
-        connection = _of_postgresql(connection.connection() if hasattr(connection, "get_bind") else connection)
-        return list(connection.execute(*_text(query, args)).fetchall())
+def _on_cursor(opened: Any, query: str, args: tuple[str, ...]) -> Any:  # noqa: ANN401
+    with opened as cursor:
+        cursor.execute(_cast(query, args, "%s"), tuple(map(str, args)))
+        return cursor.fetchall()
 
 
-class _AsyncSqlAlchemy(Borrowed):
-    blocking = False
-
-    async def fetch(self, query: str, *args: Any) -> list[Any]:  # noqa: ANN401
-        connection = self._connection
-        connection = _of_postgresql(await connection.connection() if hasattr(connection, "get_bind") else connection)
-        return list((await connection.execute(*_text(query, args))).fetchall())
+async def _psycopg_async(connection: Any, query: str, args: tuple[str, ...]) -> Any:  # noqa: ANN401
+    async with sys.modules["psycopg"].AsyncCursor(connection, row_factory=lambda _: tuple) as cursor:
+        await cursor.execute(_cast(query, args, "%s"), tuple(map(str, args)))
+        return await cursor.fetchall()
 
 
-_KNOWN: list[tuple[str, str, Callable[[Any], Borrowed]]] = [
-    ("asyncpg", "Connection", _Asyncpg),
-    ("asyncpg.pool", "PoolConnectionProxy", _Asyncpg),
-    ("psycopg", "Connection", _Psycopg),
-    ("psycopg", "AsyncConnection", _AsyncPsycopg),
-    ("sqlalchemy.orm", "Session", _SqlAlchemy),
-    ("sqlalchemy.orm", "scoped_session", _SqlAlchemy),
-    ("sqlalchemy", "Connection", _SqlAlchemy),
-    ("sqlalchemy.ext.asyncio", "AsyncSession", _AsyncSqlAlchemy),
-    ("sqlalchemy.ext.asyncio", "async_scoped_session", _AsyncSqlAlchemy),
-    ("sqlalchemy.ext.asyncio", "AsyncConnection", _AsyncSqlAlchemy),
-    ("django.db.backends.base.base", "BaseDatabaseWrapper", lambda given: Borrowed(_of_postgresql(given))),
-    ("django.utils.connection", "ConnectionProxy", lambda given: Borrowed(_of_postgresql(given))),
-]
+async def _sqlalchemy(given: Any, query: str, args: tuple[str, ...]) -> Any:  # noqa: ANN401
+    connection = _of_postgresql(given.connection() if hasattr(given, "get_bind") else given)
+    return connection.execute(*_text(query, args)).fetchall()
 
 
-def borrowed(connection: AnyConnection) -> Borrowed:
-    """Return what calls verbs on a caller's connection; raises InvalidJob naming what was given, what is accepted."""
-    for module, name, adapter in _KNOWN:
-        known = getattr(sys.modules.get(module), name, None)
-        if known is not None and isinstance(connection, known):
-            return adapter(connection)
-    raise _refused(connection, "take a connection from a pool or an engine, and begin a transaction on it")
+async def _sqlalchemy_async(given: Any, query: str, args: tuple[str, ...]) -> Any:  # noqa: ANN401
+    connection = _of_postgresql(await given.connection() if hasattr(given, "get_bind") else given)
+    return (await connection.execute(*_text(query, args))).fetchall()
+
+
+def _text(query: str, args: tuple[str, ...]) -> tuple[Any, dict[str, str]]:
+    named = {f"p{number}": str(arg) for number, arg in enumerate(args, 1)}
+    return sys.modules["sqlalchemy"].text(_cast(query, args, ":p{}")), named
+
+
+def _cast(query: str, args: tuple[str, ...], mark: str) -> str:
+    """Return the call with the marks of a driver for $1, $2, each cast to what it stands for."""
+    for number, arg in enumerate(args, 1):
+        text = f"CAST({mark.format(number)} AS text)"
+        query = query.replace(f"${number}", f"CAST({text} AS jsonb)" if isinstance(arg, Json) else text)
+    return query
 
 
 def _of_postgresql(connection: Any) -> Any:  # noqa: ANN401
@@ -141,26 +95,22 @@ def _of_postgresql(connection: Any) -> Any:  # noqa: ANN401
     return connection
 
 
-def _refused(given: Any, way_out: str) -> InvalidJob:  # noqa: ANN401
-    return InvalidJob("connection", f"must be {ACCEPTED}; not {_name(given)}: {way_out}")
+def _refused(given: object, way_out: str) -> InvalidJob:
+    name = f"{type(given).__module__}.{type(given).__qualname__}"
+    return InvalidJob("connection", f"must be {ACCEPTED}; not {name}: {way_out}")
 
 
-def _name(given: Any) -> str:  # noqa: ANN401
-    return f"{type(given).__module__}.{type(given).__qualname__}"
-
-
-def _cast(query: str, args: Iterable[Any], mark: str) -> str:
-    """Return the call with the marks of a driver for $1, $2, each cast to what it stands for."""
-    for number, arg in enumerate(args, 1):
-        text = f"CAST({mark.format(number)} AS text)"
-        query = query.replace(f"${number}", f"CAST({text} AS jsonb)" if isinstance(arg, Json) else text)
-    return query
-
-
-def _text(query: str, args: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
-    named = {f"p{number}": str(arg) for number, arg in enumerate(args, 1)}
-    return sys.modules["sqlalchemy"].text(_cast(query, args, ":p{}")), named
-
-
-def _tuples(_: Any) -> type[tuple[Any, ...]]:  # noqa: ANN401 - psycopg's row factory of a cursor
-    return tuple
+_KNOWN: list[tuple[str, str, bool, Callable[[Any, str, tuple[str, ...]], Awaitable[Any]]]] = [
+    ("asyncpg", "Connection", False, _asyncpg),
+    ("asyncpg.pool", "PoolConnectionProxy", False, _asyncpg),
+    ("psycopg", "Connection", True, _psycopg),
+    ("psycopg", "AsyncConnection", False, _psycopg_async),
+    ("sqlalchemy", "Connection", True, _sqlalchemy),
+    ("sqlalchemy.orm", "Session", True, _sqlalchemy),
+    ("sqlalchemy.orm", "scoped_session", True, _sqlalchemy),
+    ("sqlalchemy.ext.asyncio", "AsyncConnection", False, _sqlalchemy_async),
+    ("sqlalchemy.ext.asyncio", "AsyncSession", False, _sqlalchemy_async),
+    ("sqlalchemy.ext.asyncio", "async_scoped_session", False, _sqlalchemy_async),
+    ("django.db.backends.base.base", "BaseDatabaseWrapper", True, _django),
+    ("django.utils.connection", "ConnectionProxy", True, _django),
+]

@@ -14,7 +14,7 @@ DECLARE
 BEGIN
   PERFORM scheduler.hold_active(ARRAY(SELECT DISTINCT p::bigint
     FROM jsonb_path_query(p_jobs, '$[*].depends_on[*]') AS p WHERE jsonb_typeof(p) = 'number'));
-  IF keyed THEN -- admit takes each again, for the job that is inserted under it
+  IF keyed THEN -- admit takes each again, for the job inserted under it
     PERFORM scheduler.take_key(k.kind, k.key, k.id, NULL) FROM (
       SELECT e.job ->> 'kind' AS kind, e.job ->> 'idempotency_key' AS key, min(e.id) AS id
       FROM ROWS FROM (jsonb_array_elements(p_jobs), unnest(ids)) AS e(job, id) GROUP BY 1, 2 ORDER BY 1, 2) AS k

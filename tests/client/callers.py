@@ -80,7 +80,11 @@ async def asyncpg_from_pool(dsn, scheduler, _):
 async def psycopg_async(dsn, scheduler, _):
     async with await psycopg.AsyncConnection.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
         caller = Caller(connection, scheduler)
-        caller.commit, caller.rollback, caller.savepoint = connection.commit, connection.rollback, connection.transaction
+        caller.commit, caller.rollback, caller.savepoint = (
+            connection.commit,
+            connection.rollback,
+            connection.transaction,
+        )
         yield caller
 
 
