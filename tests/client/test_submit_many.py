@@ -31,6 +31,8 @@ def count(db):
 
 @pytest.mark.slow
 async def test_a_hundred_thousand_jobs_in_one_call_come_back_in_order_and_leave_the_planner_informed(scheduler, db):
+    await scheduler.declare([Note], [])
+
     handles = await scheduler.submit_many(Note(n) for n in range(100_000))
 
     ids = [handle.id for handle in handles]
@@ -44,6 +46,7 @@ async def test_a_hundred_thousand_jobs_in_one_call_come_back_in_order_and_leave_
 
 async def test_up_to_ten_thousand_jobs_leave_the_statistics_to_autovacuum_and_more_do_not(scheduler, db):
     await db.execute("ALTER TABLE scheduler.jobs_active SET (autovacuum_enabled = off)")
+    await scheduler.declare([Note], [])
     query = "SELECT reltuples FROM pg_class WHERE oid = 'scheduler.jobs_active'::regclass"
 
     await scheduler.submit_many([Note()] * 10_000)
@@ -165,7 +168,9 @@ async def test_whoever_finds_the_mistake_the_error_names_the_place(scheduler, db
 async def test_more_than_fits_in_one_call_is_refused_with_the_way_out(scheduler):
     large = Note("x" * 200_000)
 
-    with pytest.raises(InvalidJob, match=r"jobs: have 200,0.* at most 200,000,000 .* several calls, in one transaction"):
+    with pytest.raises(
+        InvalidJob, match=r"jobs: have 200,0.* at most 200,000,000 .* several calls, in one transaction"
+    ):
         await scheduler.submit_many(large for _ in range(1000))
 
 
@@ -179,7 +184,6 @@ async def test_one_call_wakes_a_sleeping_worker_once(scheduler, connect, db):
     await listener.add_listener("sleeper", lambda *_: heard.append(1))
     await db.execute("""INSERT INTO scheduler.workers VALUES (gen_random_uuid(), 'h', 1, '1', '{default}', '{}', '{}',
         scheduler.clock(), scheduler.clock(), true, 'sleeper', false)""")
-    await db.execute("INSERT INTO scheduler.kinds (kind) VALUES ('client_note') ON CONFLICT DO NOTHING")
     await scheduler.declare([Note], [])
     await scheduler.submit_many([Note(n) for n in range(50)])
     await listener.fetchval("SELECT 1")

@@ -71,7 +71,9 @@ async def test_a_scheduler_that_is_not_open_says_so_at_once(dsn):
 
 def test_a_scheduler_whose_loop_has_ended_says_so_at_once(dsn):
     async def abandoned():
-        return await Scheduler.connect(dsn).open()
+        scheduler = await Scheduler.connect(dsn).open()
+        await scheduler._pool.close()
+        return scheduler
 
     scheduler = asyncio.run(abandoned())
 
