@@ -239,3 +239,12 @@ async def test_an_instant_with_a_zone_is_taken_however_it_is_written(db, instant
 
     found = await db.fetchval("SELECT run_at FROM scheduler.jobs")
     assert found.replace(microsecond=0) == datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+async def test_a_role_that_may_submit_may_submit_many(db):
+    await db.execute("SET ROLE scheduler_submitter")
+    jobs = json.dumps([{"kind": "k", "depends_on": []}] * 10_001)
+
+    ids = await db.fetchval("SELECT scheduler.submit_many($1)", jobs)
+
+    assert len(ids) == 10_001
