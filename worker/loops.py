@@ -39,7 +39,8 @@ class Loop:
         self.name = name
         self._pass = one_pass
         self._poked = asyncio.Event()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._due = 0.0  # when the alarm rings; not asked of it, for uvloop's have no when() once they are due
         self._stopped = False
 
     def poke(self) -> None:
@@ -48,9 +49,10 @@ class Loop:
     def poke_in(self, seconds: float) -> None:
         """Run within so many seconds; the earliest of several such calls counts."""
         clock = asyncio.get_running_loop()
-        if self._alarm is None or not clock.time() <= self._alarm.when() <= clock.time() + seconds:
+        if self._alarm is None or not clock.time() <= self._due <= clock.time() + seconds:
             if self._alarm is not None:
                 self._alarm.cancel()
+            self._due = clock.time() + max(seconds, 0.0)
             self._alarm = clock.call_later(max(seconds, 0.0), self.poke)
 
     def stop(self) -> None:
