@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from scheduler import embedded
+from scheduler.connections import open_pool
 from scheduler.error_text import UNSTORABLE
 from scheduler.errors import DatabaseUnavailable, InvalidJob, JobNotFound
 from scheduler.job import declarations
 from scheduler.payload import encode_json, encode_payload
 from scheduler.settings import dsn_from
-from scheduler.store import Store, open_pool
+from scheduler.store import Store
 from scheduler.waiting import Waiting
 
 if TYPE_CHECKING:

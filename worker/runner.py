@@ -22,9 +22,10 @@ from uuid import uuid4
 import msgspec
 
 from scheduler import embedded
+from scheduler.connections import open_pool
 from scheduler.job import KINDS, QUEUES, declarations
 from scheduler.settings import WorkerSettings, dsn_from
-from scheduler.store import Store, open_pool
+from scheduler.store import Store
 from worker.attempt import Leases, now
 from worker.claimer import Claimer, Doze
 from worker.duties import Promoter, Reaper, Resolver
