@@ -29,12 +29,6 @@ def job_id(value: str) -> int:
     return int(value)
 
 
-def revision(value: str) -> str:
-    if not re.fullmatch(r"\d{4}", value, re.ASCII):
-        raise click.BadParameter("is not a revision, which has four digits, as in 0001")
-    return value
-
-
 def seconds(value: str) -> timedelta:
     if not re.fullmatch(r"\d{1,8}(\.\d{1,6})?", value, re.ASCII):
         raise click.BadParameter("must be a number of seconds, as in 30 or 0.5")

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @arguments.dsn_option
-@click.option(
-    "--to", metavar="REVISION", type=arguments.revision, help="Go to this revision, down to an older one too."
-)
-def migrate(dsn: str | None, to: str | None) -> None:
+@click.option("--to", metavar="N", type=click.IntRange(1, 9999), help="Go to revision N, down to an older one too.")
+def migrate(dsn: str | None, to: int | None) -> None:
     """Bring the database to the newest schema.
 
     Safe on a live database, and when several do it at once; a way down, with --to, is for a database without workers.
     """
-    asyncio.run(_migrate(dsn_from(dsn), to))
+    asyncio.run(_migrate(dsn_from(dsn), None if to is None else f"{to:04}"))
 
 
 async def _migrate(dsn: str, to: str | None) -> None:

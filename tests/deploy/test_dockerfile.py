@@ -38,7 +38,7 @@ def test_nothing_but_what_is_copied_is_sent_to_the_daemon():
 
 
 class Image:
-    """What the lines make, below a folder that stands for /; of both stages, for COPY --from copies to the same path."""
+    """What the lines make, below a folder that stands for / in both stages: COPY --from copies to the same path."""
 
     def __init__(self, root):
         self.root = root

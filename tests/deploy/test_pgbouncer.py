@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncpg
 import jobs
 import pytest
-from conftest import POOL
+from bouncer import POOL
 from witness import asleep, attempts, backends, ended, has_status, insert, insert_many, row, until
 
 from scheduler import JobCancelled, Scheduler

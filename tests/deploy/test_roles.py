@@ -1,4 +1,4 @@
-"""Who may migrate, what the roles are good for, and how to be rid of it all, on a server that has never seen any of it."""
+"""Who may migrate, what the roles are good for, and how to be rid of it all, on a server that has never seen it."""
 
 import subprocess
 import sys

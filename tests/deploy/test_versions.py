@@ -149,7 +149,10 @@ async def test_a_schema_is_taken_back_and_the_older_version_puts_its_functions_b
 
 @pytest.mark.parametrize(
     ("revision", "code", "words"),
-    [(AFTER_NEXT, 5, f"this version does not know the way to revision {AFTER_NEXT}"), ("base", 2, "is not a revision")],
+    [
+        (AFTER_NEXT, 5, f"this version does not know the way to revision {AFTER_NEXT}"),
+        ("base", 2, "is not a valid integer"),
+    ],
 )
 async def test_a_revision_that_is_none_is_refused(db, run, revision, code, words):
     answer = run("migrate", "--to", revision)
