@@ -17,11 +17,12 @@ import msgspec
 from leasework import complaint
 from scheduler import embedded
 from scheduler.admin import Admin
-from scheduler.connections import Borrowed
+from scheduler.borrowed import Borrowed
+from scheduler.connections import open_pool
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
 from scheduler.job import declarations
 from scheduler.settings import dsn_from
-from scheduler.store import Store, open_pool
+from scheduler.store import Store
 from scheduler.submission import JobId, SubmitOptions, encode, encode_many
 from scheduler.waiting import Waiting
 

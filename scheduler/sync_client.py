@@ -16,8 +16,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
+from scheduler.borrowed import Borrowed
 from scheduler.client import Scheduler
-from scheduler.connections import Borrowed
 from scheduler.errors import DatabaseUnavailable, InvalidJob, SchedulerError
 from scheduler.settings import dsn_from
 from scheduler.submission import JobId, SubmitOptions

@@ -58,7 +58,9 @@ def _words(error: Exception, *, own: bool) -> SchedulerError | None:
     if own and (isinstance(error, asyncpg.ClientConfigurationError) or state == _BAD_SETTING):
         return ConfigurationError(f"the DSN: {error.args[0]}")
     if own and (isinstance(error, _LOST) or state.startswith(_AWAY)):
-        return DatabaseUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}{_way_out(error, state)}")
+        return DatabaseUnavailable(
+            f"PostgreSQL cannot be reached: {error or type(error).__name__}{_way_out(error, state)}"
+        )
     return None
 
 

@@ -22,9 +22,9 @@ from uuid import uuid4
 import msgspec
 
 from scheduler import embedded
+from scheduler.connections import open_pool
 from scheduler.job import KINDS, QUEUES, declarations
 from scheduler.settings import WorkerSettings, dsn_from
-from scheduler.store import open_pool
 from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
 from worker.claimer import Claimer, Doze
