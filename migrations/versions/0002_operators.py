@@ -38,6 +38,9 @@ CREATE TABLE scheduler.retention (
   seen_id bigint NOT NULL
 );
 COMMENT ON TABLE scheduler.retention IS 'How far retention has come, per period for which jobs are kept.';
+COMMENT ON COLUMN scheduler.retention.keep IS 'The period; 0 stands for the idempotency keys.';
+COMMENT ON COLUMN scheduler.retention.seen_at IS 'When the last job that was looked at had ended.';
+COMMENT ON COLUMN scheduler.retention.seen_id IS 'That job, or its id where only a key is left.';
 
 -- What was to be removed and had to stay, as a parent of an unfinished child.
 CREATE TABLE scheduler.kept (
@@ -46,6 +49,8 @@ CREATE TABLE scheduler.kept (
 );
 -- retain.
 CREATE INDEX kept_look_at ON scheduler.kept (look_at);
+COMMENT ON COLUMN scheduler.kept.job_id IS 'The job.';
+COMMENT ON COLUMN scheduler.kept.look_at IS 'When it is looked at again.';
 COMMENT ON TABLE scheduler.kept IS 'Jobs that retention had to keep for the sake of others, and when it looks at them again.';
 
 -- retain.

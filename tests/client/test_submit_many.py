@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
-from jobs import Note
+from notes import Note
 
 from scheduler import InvalidJob, Submission
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from jobs import Note
+from notes import Note
 
 from scheduler import (
     ConfigurationError,
@@ -129,7 +129,7 @@ async def test_in_the_thread_of_an_event_loop_it_says_what_to_use_instead(sync_s
 
 PROGRAM = """
 import sys
-from jobs import Note
+from notes import Note
 from scheduler import SyncScheduler
 
 with SyncScheduler.connect(sys.argv[1]) as scheduler:

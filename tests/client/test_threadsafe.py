@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import asyncpg
 import pytest
-from jobs import Note
+from notes import Note
 
 from scheduler import AsyncJob, Context, DatabaseUnavailable, InvalidJob, Scheduler
 from worker import Worker

@@ -1,7 +1,7 @@
 """A job submitted on a caller's connection is part of that connection's transaction, whichever driver it is of."""
 
 import pytest
-from jobs import Note
+from notes import Note
 
 from scheduler import InvalidJob, Submission
 

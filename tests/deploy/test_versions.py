@@ -101,7 +101,7 @@ async def test_f64_this_version_goes_on_while_the_next_one_migrates(db, connect,
 async def test_a_schema_one_ahead_is_worked_on_and_left_as_it_is(db, run, next_version):
     assert run("migrate", of=next_version)[0] == 0
 
-    assert run("submit", "Echo") == (0, "1\n", "")
+    assert run("submit", "Echo")[:2] == (0, "1\n")
     code, told, error = run("migrate")
 
     assert (code, error) == (0, "")

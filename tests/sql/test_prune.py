@@ -72,7 +72,7 @@ async def test_a_child_of_an_unfinished_parent_is_kept_until_it_has_taken_notice
     await resolve_all(db, parents)
 
     assert (await prune(db, child))["pruned"] == [child]
-    assert await resolve(db) == {"parents": [], "busy": [], "more": False}
+    assert await resolve(db) == {"parents": [], "busy": [], "more": False, "jobs": []}
 
 
 async def test_a_failed_parent_is_kept_for_a_retry_that_would_revive_its_child(db):

@@ -8,7 +8,7 @@ import callers
 import psycopg
 import pytest
 import sqlalchemy
-from jobs import Note
+from notes import Note
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
