@@ -141,8 +141,8 @@ class Claimer:
             rows = await self._store.claim(self._worker, request, self._queues, self._kinds, free, self._lease)
         self._unanswered = None
         hints = rows.pop() if rows and rows[-1]["id"] is None else None
+        for row in rows:  # before all else: what is claimed and not started waits for its lease to lapse
+            self._start(self._executor, row, sent)
         if hints is not None and hints["next_in"] is not None:
             self._due_in(hints["next_in"])
-        for row in rows:
-            self._start(self._executor, row, sent)
         return rows

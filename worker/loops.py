@@ -39,7 +39,8 @@ class Loop:
         self.name = name
         self._pass = one_pass
         self._poked = asyncio.Event()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_at = 0.0  # kept here: what uvloop returns for a moment so near as this does not know it
         self._stopped = False
 
     def poke(self) -> None:
@@ -48,10 +49,16 @@ class Loop:
     def poke_in(self, seconds: float) -> None:
         """Run within so many seconds; the earliest of several such calls counts."""
         clock = asyncio.get_running_loop()
-        if self._alarm is None or not clock.time() <= self._alarm.when() <= clock.time() + seconds:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm = clock.call_later(max(seconds, 0.0), self.poke)
+        at = clock.time() + max(seconds, 0.0)
+        if self._alarm is not None:
+            if self._alarm_at <= at:
+                return
+            self._alarm.cancel()
+        self._alarm, self._alarm_at = clock.call_later(at - clock.time(), self._ring), at
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.poke()
 
     def stop(self) -> None:
         self._stopped = True
