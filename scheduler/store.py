@@ -201,6 +201,7 @@ _AWAY = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the session was terminated, and its connection has not yet broken
 )
 _NO_SCHEMA = (
     asyncpg.InvalidSchemaNameError,

@@ -97,7 +97,7 @@ class Submitter:
     def _options(self) -> dict[str, Any]:
         rng, options = self._rng, dict[str, Any]()
         if len(self._load.recent) > 2 and rng.random() < 0.25:
-            options["depends_on"] = rng.sample(self._load.recent, k=min(rng.choice([1, 1, 2, 3])))
+            options["depends_on"] = rng.sample(self._load.recent, k=rng.choice([1, 1, 2, 3]))
             options["on_parent_failure"] = rng.choice(["cancel", "cancel", "run"])
         if rng.random() < 0.15:
             options["idempotency_key"] = f"key-{rng.getrandbits(64):x}"
