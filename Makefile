@@ -1,4 +1,4 @@
-# make demo | check | test | test-all | clean. Each builds the environment it needs: .venv, from PyPI, once.
+# make demo | check | test | test-all | chaos | clean. Each builds the environment it needs: .venv, from PyPI, once.
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -9,7 +9,7 @@ MISSING := Python 3.11 or newer is missing: install it, or name it with make PYT
 NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
 
 .NOTPARALLEL:
-.PHONY: help demo check test slow test-all clean
+.PHONY: help demo check test slow test-all chaos clean
 
 help:
 	@echo 'make demo      see it work: a graph of jobs on two workers, one of which is killed'
@@ -17,6 +17,7 @@ help:
 	@echo 'make check     ruff, mypy, import rules'
 	@echo 'make test      the tests, without the slow ones'
 	@echo 'make test-all  the tests, the slow ones, the demo'
+	@echo 'make chaos     faults against workers and servers, and a check of what is left: MINUTES=10 SEED=1'
 	@echo 'make clean     remove what was built'
 
 demo: $(BUILT)
@@ -40,6 +41,12 @@ slow: $(BUILT)
 	$(PYTEST) -m slow
 
 test-all: test slow demo
+
+# A short one is among the slow tests.
+MINUTES ?= 10
+SEED ?= 1
+chaos: $(BUILT)
+	@PYTHONPATH=tests $(PY) -m chaos --minutes $(MINUTES) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

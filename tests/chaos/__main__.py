@@ -24,12 +24,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=45, help="jobs submitted per second")
+    parser.add_argument("--sabotage", type=Path, help="a file of SQL that breaks the engine: the checker must object")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="leasework-chaos-", dir=memory()))
     folder.chmod(0o755)  # PostgreSQL runs as another account where we are root
     print(f"chaos in {folder}: {arguments.minutes:g} minutes, seed {arguments.seed}", flush=True)
-    history = asyncio.run(Campaign(folder, seed=arguments.seed, rate=arguments.rate).run(arguments.minutes * 60))
+    sabotage = arguments.sabotage.read_text() if arguments.sabotage else ""
+    campaign = Campaign(folder, seed=arguments.seed, rate=arguments.rate, sabotage=sabotage)
+    history = asyncio.run(campaign.run(arguments.minutes * 60))
     title = f"seed {arguments.seed}, revision {revision()}, {arguments.minutes:g} minutes, {WORKERS} workers"
     print("\n".join(lines(history, title)))
     if violations(history) or arguments.keep:

@@ -11,15 +11,15 @@ from scheduler.cluster import wheel_binaries
 from scheduler.schema import migrate
 
 from . import recorder
+from .ghost import Ghost
 from .history import Fault, History
 from .load import Load
-from .nemesis import AgainstServers, AgainstWorkers, Ghost, Nemesis
+from .nemesis import AgainstServers, AgainstWorkers, Nemesis
 from .proxy import Proxy
 from .servers import Pair
 from .workers import Slot, processes_of, refused_outcomes
 
 WORKERS = 4
-PAUSE = 1.5  # seconds between two faults of one nemesis, on average
 PATIENCE = 60.0  # seconds until what has not ended is called stuck
 FORGOTTEN = 10.0  # seconds until what a dead process left behind must be gone
 LOGIN = "chaos_worker"
@@ -40,7 +40,7 @@ class Campaign:
         self._pair = Pair(wheel_binaries(), folder)
         self._faults: list[Fault] = []
         self._slots: list[Slot] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._keepers: list[asyncio.Task[None]] = []
         self._proxies: list[Proxy] = []
 
     async def run(self, seconds: float) -> History:
@@ -74,13 +74,16 @@ class Campaign:
         return self._proxies[-1]
 
     async def _harm(self, seconds: float) -> None:
-        dsn = await self._submitters_dsn()
+        proxy = await self._proxy()
+        login = self._pair.primary.url.partition("@")[0]
+        options = "sslmode=disable&application_name=submitter&chaos.actor=submitter"
+        dsn = f"{login}@127.0.0.1:{proxy.port}/postgres?{options}"
         self._load, self._ghost = Load(dsn, self._seed, self._rate), Ghost(dsn, self._seed)
         half = WORKERS // 2
         nemeses: list[Nemesis] = [
-            AgainstWorkers("of the first workers", self._seed, PAUSE, self._faults, self._slots[:half]),
-            AgainstWorkers("of the last workers", self._seed, PAUSE, self._faults, self._slots[half:]),
-            AgainstServers("of the servers", self._seed, PAUSE, self._faults, self._pair),
+            AgainstWorkers("of some", self._seed, self._pair, self._faults, self._slots[:half], proxy),
+            AgainstWorkers("of others", self._seed, self._pair, self._faults, self._slots[half:], proxy),
+            AgainstServers("of servers", self._seed, self._pair, self._faults),
         ]
         everyone = [self._load, self._ghost, *nemeses]
         async with asyncio.TaskGroup() as group:
@@ -89,12 +92,6 @@ class Campaign:
             await asyncio.sleep(seconds)
             for one in everyone:
                 one.stopped = True
-
-    async def _submitters_dsn(self) -> str:
-        proxy, login = await self._proxy(), self._pair.primary.url.partition("@")[0]
-        return (
-            f"{login}@127.0.0.1:{proxy.port}/postgres?sslmode=disable&application_name=submitter&chaos.actor=submitter"
-        )
 
     async def _until_all_has_ended(self) -> None:
         query = """SELECT NOT EXISTS (SELECT FROM scheduler.jobs_active)

@@ -28,7 +28,7 @@ LOST = (DatabaseUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, asyn
 class Load:
     """All submitters of a campaign: `rate` jobs a second in all, through one address."""
 
-    def __init__(self, dsn: str, seed: int, rate: float, submitters: int = 12) -> None:
+    def __init__(self, dsn: str, seed: int, rate: float, submitters: int = 6) -> None:
         self.dsn = dsn
         self.rate = rate / submitters
         self.submissions: list[Submission] = []
@@ -62,7 +62,7 @@ class Submitter:
             sent += 1
             await self._submit()
             await asyncio.sleep(max(0.0, started + sent / self._load.rate - time.monotonic()))
-        await self._forget()
+        self._forget()
 
     async def _submit(self) -> None:
         job, ends = self._job()
@@ -85,7 +85,7 @@ class Submitter:
 
     def _job(self) -> tuple[Any, tuple[str, ...]]:
         token, rng = self._load.token(), self._rng
-        kind = rng.choices([Waits, Blocks, Computes, Fragile, Overruns, Breaks], [70, 12, 6, 6, 4, 2])[0]
+        kind = rng.choices([Waits, Blocks, Computes, Fragile, Overruns, Breaks], [72, 12, 4, 8, 3, 1])[0]
         if kind is Overruns:
             return Overruns(token=token), ("TIMED_OUT",)
         if kind is Breaks:
@@ -111,18 +111,26 @@ class Submitter:
         """Send a submission; return what we were told, with how far the WAL had come by then."""
         told = Submission(token=job.token, answer="unknown", ends=ends)
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await asyncpg.connect(self._load.dsn, timeout=5, command_timeout=5)
-                self._timeline = await self._connection.fetchval(WHERE)
-            handle = await self._scheduler.submit(job, **options, connection=self._connection)
+            connection = await self._connected()
+            handle = await self._scheduler.submit(job, **options, connection=connection)
             told = msgspec.structs.replace(told, answer="acknowledged", job=handle.id, timeline=self._timeline)
-            written = int(await self._connection.fetchval(WRITTEN))
-            return msgspec.structs.replace(told, written=written)
+            return msgspec.structs.replace(told, written=int(await connection.fetchval(WRITTEN)))
         except InvalidJob:
             return msgspec.structs.replace(told, answer="refused")
         except LOST:
-            await self._forget()
+            self._forget()
             return told
+
+    async def _connected(self) -> "asyncpg.Connection[Any]":
+        """Return a connection to the primary of the moment; what is not sent is not in doubt."""
+        while self._connection is None or self._connection.is_closed():
+            try:
+                self._connection = await asyncpg.connect(self._load.dsn, timeout=5, command_timeout=5)
+                self._timeline = await self._connection.fetchval(WHERE)
+            except LOST:
+                self._forget()
+                await asyncio.sleep(0.2)
+        return self._connection
 
     async def _cancel(self, job: int, after: float) -> None:
         await asyncio.sleep(after)
@@ -131,7 +139,7 @@ class Submitter:
                 await self._connection.execute("SELECT scheduler.cancel($1)", [job])
                 self._load.cancelled += 1
 
-    async def _forget(self) -> None:
+    def _forget(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None

@@ -13,10 +13,13 @@ import asyncpg
 
 from .history import Fault
 from .load import LOST
+from .proxy import Proxy
 from .servers import Pair
 from .workers import GRACE, LEASE, Slot
 
 Deed = Callable[[Random], Awaitable[Fault | None]]
+
+PAUSE = 1.5  # seconds between two faults of one nemesis, on average
 
 DDL = (
     "ALTER TABLE scheduler.jobs ADD COLUMN chaos_extra int; ALTER TABLE scheduler.jobs DROP COLUMN chaos_extra",
@@ -28,10 +31,16 @@ DDL = (
 )
 
 
+# Whether a worker (null: any) is running a job.
+BUSY = """SELECT EXISTS (SELECT FROM scheduler.jobs_active j JOIN chaos.events e ON e.job = j.id AND e.fence = j.fence
+  WHERE j.status = 'RUNNING' AND e.now = 'RUNNING' AND e.actor = coalesce($1, e.actor))"""
+PATIENCE = 3.0  # seconds a nemesis waits for a victim to be busy
+
+
 class Nemesis:
-    def __init__(self, name: str, seed: int, pause: float, faults: list[Fault]) -> None:
+    def __init__(self, name: str, seed: int, pair: Pair, faults: list[Fault]) -> None:
         self._rng = Random(f"{seed} {name}")
-        self._pause = pause
+        self._pair = pair
         self._faults = faults
         self.stopped = False
         self.deeds: list[Deed] = []
@@ -44,18 +53,33 @@ class Nemesis:
             fault = await deck.pop()(self._rng)
             if fault is not None:
                 self._faults.append(fault)
-            await asyncio.sleep(self._rng.uniform(0.2, 1.8) * self._pause)
+            await asyncio.sleep(self._rng.uniform(0.2, 1.8) * PAUSE)
+
+    async def until_busy(self, actor: str | None) -> None:
+        """Wait for a moment when the blow will hit something; give up soon, the events tell what it did hit."""
+        with contextlib.suppress(*LOST):
+            async with asyncio.timeout(PATIENCE):
+                connection = await asyncpg.connect(self._pair.primary.url)
+                try:
+                    while not await connection.fetchval(BUSY, actor):
+                        await asyncio.sleep(0.02)
+                finally:
+                    connection.terminate()
 
 
 class AgainstWorkers(Nemesis):
-    def __init__(self, name: str, seed: int, pause: float, faults: list[Fault], slots: list[Slot]) -> None:
-        super().__init__(name, seed, pause, faults)
+    def __init__(
+        self, name: str, seed: int, pair: Pair, faults: list[Fault], slots: list[Slot], submitters: Proxy
+    ) -> None:
+        super().__init__(name, seed, pair, faults)
         self._slots = slots
+        self._submitters = submitters
         self.deeds = [self.kill, self.stop_and_continue, self.partition, self.drain, self.lose_reply]
 
     async def _victim(self, rng: Random) -> Slot:
         slot = rng.choice(self._slots)
         await slot.ready()
+        await self.until_busy(slot.actor)
         return slot
 
     async def kill(self, rng: Random) -> Fault:
@@ -92,22 +116,23 @@ class AgainstWorkers(Nemesis):
         return fault
 
     async def lose_reply(self, rng: Random) -> Fault:
+        """A verb is called and its transaction commits, but the caller never learns it."""
         slot = await self._victim(rng)
-        lost, verb = slot.proxy.lost, rng.choice(["claim", "settle", "settle", "renew"])
-        fault = Fault("lost reply", time.time(), slot.actor)
-        slot.proxy.lose_reply_to(verb)
+        verb = rng.choice(["claim", "settle", "settle", "renew", "submit"])
+        proxy, actor = (self._submitters, None) if verb == "submit" else (slot.proxy, slot.actor)
+        lost, at = proxy.lost, time.time()
+        proxy.lose_reply_to(verb)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * LEASE):
-                while slot.proxy.lost == lost:
+                while proxy.lost == lost:
                     await asyncio.sleep(0.01)
-        slot.proxy.lose_reply_to(None)
-        return Fault(fault.kind, fault.at, fault.actor, hit=slot.proxy.lost > lost)
+        proxy.lose_reply_to(None)
+        return Fault("lost reply", at, actor, hit=proxy.lost > lost)
 
 
 class AgainstServers(Nemesis):
-    def __init__(self, name: str, seed: int, pause: float, faults: list[Fault], pair: Pair) -> None:
-        super().__init__(name, seed, pause, faults)
-        self._pair = pair
+    def __init__(self, name: str, seed: int, pair: Pair, faults: list[Fault]) -> None:
+        super().__init__(name, seed, pair, faults)
         self.deeds = [self.terminate, self.restart, self.promote, self.ddl]
 
     async def terminate(self, rng: Random) -> Fault | None:
@@ -115,6 +140,7 @@ class AgainstServers(Nemesis):
         sort = rng.choice(["scheduler-worker", "scheduler-worker keeper", "scheduler-worker listener", "submitter"])
         query = """SELECT count(*), count(*) FILTER (WHERE state = 'active' AND query LIKE '%scheduler.%') > 0,
             bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1"""
+        await self.until_busy(None)
         at = time.time()
         connection = await asyncpg.connect(self._pair.primary.url, timeout=10)
         count, active, _ = await connection.fetchrow(query, sort)
@@ -123,17 +149,20 @@ class AgainstServers(Nemesis):
         return Fault("terminate", at, hit=None if hits_jobs and not active else active) if count else None
 
     async def restart(self, rng: Random) -> Fault:
+        await self.until_busy(None)
         fault = Fault("restart", time.time())
         await self._pair.crash_primary()
         return fault
 
     async def promote(self, rng: Random) -> Fault:
+        await self.until_busy(None)
         fault = Fault("promote", time.time())
         await self._pair.fail_over(lag=rng.uniform(0, 0.4))
         return fault
 
     async def ddl(self, rng: Random) -> Fault | None:
         """Change the schema, and hold the locks of it for a moment."""
+        await self.until_busy(None)
         fault = Fault("ddl", time.time())
         connection = await asyncpg.connect(self._pair.primary.url, timeout=10)
         try:
@@ -142,48 +171,8 @@ class AgainstServers(Nemesis):
                 await asyncio.sleep(rng.uniform(0.05, 0.5))
         except asyncpg.LockNotAvailableError:
             return None
+        except asyncpg.DeadlockDetectedError:
+            pass  # the change of the schema had to give way
         finally:
             await connection.close()
         return fault
-
-
-class Ghost:
-    """Repeats, as a slow network would, what holders of ended claims might have said: nothing of it may be accepted."""
-
-    FIND = """
-        SELECT e.job, e.fence, e.worker FROM chaos.events e JOIN scheduler.jobs j ON j.id = e.job
-        WHERE e.seq > (SELECT max(seq) FROM chaos.events) - 1000 AND e.now = 'RUNNING' AND j.fence > e.fence
-        ORDER BY j.status = 'RUNNING' DESC, random() LIMIT 5"""
-    SETTLE = """SELECT scheduler.settle($1, jsonb_build_array(jsonb_build_object('id', $2::bigint,
-        'fence', $3::bigint, 'outcome', 'completed', 'result', jsonb_build_object('fence', $3::bigint))))
-        -> 'lost' @> to_jsonb($2::bigint)"""
-    RELEASE = "SELECT scheduler.release($1, ARRAY[$2::bigint], ARRAY[$3::bigint]) -> 'lost' @> to_jsonb($2::bigint)"
-    RENEW = "SELECT scheduler.renew($1, ARRAY[$2::bigint], ARRAY[$3::bigint], '1 h') -> 'lost' @> to_jsonb($2::bigint)"
-
-    def __init__(self, dsn: str, seed: int) -> None:
-        self._dsn = dsn
-        self._rng = Random(f"{seed} ghost")
-        self.refused = 0
-        self.accepted: list[str] = []
-        self.stopped = False
-
-    async def run(self) -> None:
-        while not self.stopped:
-            with contextlib.suppress(*LOST):
-                await self._haunt()
-            await asyncio.sleep(0.2)
-
-    async def _haunt(self) -> None:
-        """Speak over one connection, to one server: after a promotion an older claim may be the current one again."""
-        connection = await asyncpg.connect(self._dsn, timeout=5, command_timeout=5)
-        try:
-            while not self.stopped:
-                for job, fence, worker in await connection.fetch(self.FIND):
-                    verb = self._rng.choice(["SETTLE", "RELEASE", "RENEW"])
-                    if await connection.fetchval(getattr(self, verb), worker, job, fence):
-                        self.refused += 1
-                    else:
-                        self.accepted.append(f"job {job}: {verb.lower()} of the stale fence {fence} was not refused")
-                await asyncio.sleep(0.2)
-        finally:
-            connection.terminate()
