@@ -20,7 +20,8 @@ from .servers import Pair
 from .workers import Slot, processes_of, refused_outcomes
 
 WORKERS = 4
-PATIENCE = 60.0  # seconds until what has not ended is called stuck
+PATIENCE = 30.0  # seconds without any move until what has not ended is called stuck
+LONGEST = 300.0  # seconds until what still moves is called stuck, too
 FORGOTTEN = 10.0  # seconds until what a dead process left behind must be gone
 LOGIN = "chaos_worker"
 
@@ -97,9 +98,13 @@ class Campaign:
         query = """SELECT NOT EXISTS (SELECT FROM scheduler.jobs_active)
             AND NOT EXISTS (SELECT FROM scheduler.dependencies WHERE ended AND NOT applied)"""
         connection = await asyncpg.connect(self._pair.primary.url)
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and not await connection.fetchval(query):
+        began = since = time.monotonic()
+        newest = 0
+        while not await connection.fetchval(query) and time.monotonic() < min(since + PATIENCE, began + LONGEST):
             await asyncio.sleep(0.2)
+            moved = await connection.fetchval("SELECT max(seq) FROM chaos.events")
+            if moved != newest:
+                newest, since = moved, time.monotonic()
         await connection.close()
 
     async def _testimony(self) -> History:

@@ -50,9 +50,10 @@ class Nemesis:
         while not self.stopped:
             if not deck:
                 deck = self._rng.sample(self.deeds, k=len(self.deeds))
-            fault = await deck.pop()(self._rng)
-            if fault is not None:
-                self._faults.append(fault)
+            with contextlib.suppress(*LOST):
+                fault = await deck.pop()(self._rng)
+                if fault is not None:
+                    self._faults.append(fault)
             await asyncio.sleep(self._rng.uniform(0.2, 1.8) * PAUSE)
 
     async def until_busy(self, actor: str | None) -> None:

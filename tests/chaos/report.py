@@ -36,8 +36,11 @@ def lines(history: History, title: str) -> Iterator[str]:
     reruns = sum(max(row.attempt - 1, 0) for row in history.rows)
     yield f"reruns: {reruns:,}; attempts that did not complete: {_words(endings)}"
     yield f"stale writes: {history.refused:,} refused, {len(history.accepted)} accepted"
-    yield _count("submissions", Counter(submission.answer for submission in history.submissions))
-    missing = {s.token for s in history.submissions if s.answer == "acknowledged"} - {row.token for row in history.rows}
+    tokens = {row.token for row in history.rows}
+    made = sum(submission.answer == "unknown" and submission.token in tokens for submission in history.submissions)
+    answers = Counter(submission.answer for submission in history.submissions)
+    yield f"{_count('submissions', answers)}; of the unknown {made:,} made a job"
+    missing = {s.token for s in history.submissions if s.answer == "acknowledged"} - tokens
     documented = sum(is_documented_loss(history, s) for s in history.submissions if s.token in missing)
     claims = {(event.job, event.fence) for event in history.events if event.now == "RUNNING"}
     ghosts = sum((effect.job, effect.fence) not in claims for effect in history.effects if effect.what == "began")
