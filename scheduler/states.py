@@ -70,6 +70,7 @@ TRANSITIONS: Mapping[str, Moves] = MappingProxyType(
         "settle_timed_out": _from_running(Status.DELAYED, Status.TIMED_OUT, Status.CANCELLED),
         "settle_snoozed": _from_running(Status.DELAYED, Status.CANCELLED),
         "settle_cancelled": _from_running(Status.CANCELLED),
+        "complete": _from_running(Status.COMPLETED),
         "release": _from_running(Status.PENDING, Status.CANCELLED),
         "reap": _from_running(Status.PENDING, Status.FAILED, Status.CANCELLED),
         "cancel": MappingProxyType(

@@ -2,8 +2,10 @@
 -- Returns {"cancelled": [ids], "requested": [ids], "ended": [already finished], "missing": [ids], "parents": [ids for resolve]}.
 -- A running job whose cancellation was requested ends CANCELLED at its next failed, timed out, snoozed, released or reaped
 -- end; when it completes first it stays COMPLETED. Its worker is notified, and otherwise learns it from its next renewal.
--- Waits for locks, FOR UPDATE, ids ascending. Race: a job may finish while it is looked for, so what is not found active
--- is looked for among the finished in a later statement, and once more among the active.
+-- Waits for locks, FOR NO KEY UPDATE, ids ascending: a running job can be asked while a handler's transaction holds it (see
+-- hold). Those that end are deleted, and that waits for whoever is inserting a child of theirs. Race: a job may finish while
+-- it is looked for, so what is not found active is looked for among the finished in a later statement, and once more among
+-- the active.
 -- callers: worker, operator
 CREATE OR REPLACE FUNCTION scheduler.cancel(p_ids bigint[]) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
@@ -32,7 +34,7 @@ DECLARE
   parents bigint[] := '{}';
 BEGIN
   WITH held AS MATERIALIZED (
-    SELECT j.id, j.status, j.worker_id FROM scheduler.jobs_active j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR UPDATE),
+    SELECT j.id, j.status, j.worker_id FROM scheduler.jobs_active j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR NO KEY UPDATE),
   asked AS (
     UPDATE scheduler.jobs_active j SET cancel_requested_at = coalesce(j.cancel_requested_at, scheduler.clock())
     WHERE j.id = ANY (ARRAY(SELECT h.id FROM held h WHERE h.status = 'RUNNING')))

@@ -16,6 +16,7 @@ DECLARE
   fences bigint[];
   done bigint[];
   report jsonb;
+  lost bigint[];
   parents bigint[] := '{}';
   others bigint[];
   other_parents bigint[];
@@ -29,8 +30,11 @@ BEGIN
     parents := parents || other_parents;
   END IF;
   report := scheduler.missed(p_worker, ids, fences, done);
-  IF report -> 'lost' <> '[]' THEN
-    report := report || jsonb_build_object('lost', scheduler.not_recorded(p_worker, p_outcomes, report -> 'lost'));
+  IF report -> 'lost' <> '[]' THEN -- or recorded before: then its children wait for whoever was to be told of it
+    lost := scheduler.not_recorded(p_worker, p_outcomes, report -> 'lost');
+    parents := parents || ARRAY(SELECT DISTINCT d.parent FROM scheduler.dependencies d WHERE d.parent = ANY (ids)
+      AND d.parent <> ALL (lost) AND d.ended AND NOT d.applied);
+    report := report || jsonb_build_object('lost', lost);
   END IF;
   RETURN report || jsonb_build_object('parents', parents);
 END $$;

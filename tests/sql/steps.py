@@ -78,6 +78,15 @@ async def end(db, job, ending="completed", **facts):
     return await settle(db, outcome(job, ending, **facts))
 
 
+async def hold(db, job):
+    await db.execute("SELECT scheduler.hold($1, $2)", job["id"], job["fence"])
+
+
+async def complete(db, job, result=None):
+    """Complete a job in the transaction of `db`."""
+    await db.execute("SELECT scheduler.complete($1, $2, $3)", job["id"], job["fence"], json.dumps(result))
+
+
 async def renew(db, jobs, worker=WORKER, lease=LEASE):
     return await verb(db, "renew", worker, [j["id"] for j in jobs], [j["fence"] for j in jobs], lease)
 

@@ -1,13 +1,29 @@
 """Every (status, verb) pair moves a job as the one table of states says, and nowhere else."""
 
+import contextlib
 from datetime import timedelta
 from typing import NamedTuple
 
+import asyncpg
 import pytest
 
 from scheduler.states import TRANSITIONS, Status
 
-from .steps import cancel, claim, declare, end, insert, promote, reap, release, renew, resolve, resolve_all, status
+from .steps import (
+    cancel,
+    claim,
+    complete,
+    declare,
+    end,
+    insert,
+    promote,
+    reap,
+    release,
+    renew,
+    resolve,
+    resolve_all,
+    status,
+)
 
 KINDS = ("job", "parent")
 
@@ -91,6 +107,9 @@ async def apply(db, clock, verb, job):
         await end(db, job, verb.removeprefix("settle_"), delay=5)
     elif verb == "claim":
         await claim(db, 10, KINDS)
+    elif verb == "complete":
+        with contextlib.suppress(asyncpg.PostgresError):
+            await complete(db, job)
     elif verb == "renew":
         await renew(db, [job])
     elif verb == "release":

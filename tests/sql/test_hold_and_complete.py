@@ -1,0 +1,201 @@
+"""A handler's own transaction: it is written by an attempt that owns the job, or not at all."""
+
+import asyncio
+import json
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from .steps import (
+    cancel,
+    claim,
+    complete,
+    end,
+    hold,
+    insert,
+    outcome,
+    reap,
+    release,
+    renew,
+    resolve_all,
+    row,
+    settle,
+    start,
+    status,
+    until_waiting,
+)
+
+OTHER = UUID(int=2)
+LOST = "LW001"
+
+
+@pytest.fixture
+async def user(db, connect):
+    """A handler's connection, and a table of its own."""
+    await db.execute("CREATE TABLE effects (job_id bigint)")
+    return await connect()
+
+
+async def effects(db):
+    return [row["job_id"] for row in await db.fetch("SELECT job_id FROM effects")]
+
+
+async def taken_over(db, clock, job):
+    """Let the lease lapse and another worker claim the job."""
+    await clock.advance(31)
+    await reap(db)
+    (again,) = await claim(db, worker=OTHER)
+    assert again["id"] == job["id"]
+    return again
+
+
+@pytest.mark.parametrize("verb", [hold, complete])
+async def test_a_stale_attempt_has_its_whole_transaction_refused(db, clock, user, verb):
+    job = await start(db)
+    again = await taken_over(db, clock, job)
+
+    with pytest.raises(asyncpg.PostgresError, match=r"attempt 1 of job \d+ no longer owns the job") as refused:
+        async with user.transaction():
+            await user.execute("INSERT INTO effects VALUES ($1)", job["id"])
+            await verb(user, job)
+
+    assert refused.value.sqlstate == LOST
+    assert await effects(db) == []
+    assert (await row(db, job["id"]))["fence"] == again["fence"]
+
+
+@pytest.mark.parametrize("ending", ["completed", "failed", "released", "cancelled"])
+async def test_an_attempt_that_has_ended_holds_nothing(db, user, ending):
+    job = await start(db)
+    await (release(db, [job]) if ending == "released" else end(db, job, ending))
+
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await hold(user, job)
+
+    assert refused.value.sqlstate == LOST
+
+
+async def test_nobody_takes_a_job_from_a_transaction_that_holds_it(db, clock, user):
+    job = await start(db)
+    async with user.transaction():
+        await hold(user, job)
+        await clock.advance(31)
+
+        assert (await reap(db))["reaped"] == []
+        assert (await end(db, job))["busy"] == [job["id"]]
+        assert (await renew(db, [job])) == {"lost": [], "busy": [], "cancel": []}
+        assert (await cancel(db, job["id"]))["requested"] == [job["id"]]
+
+    assert await status(db, job["id"]) == "RUNNING"
+
+
+async def test_a_transaction_that_waits_for_the_reaper_is_refused_once_the_job_is_gone(db, connect, clock, user):
+    job, reaper = await start(db), await connect()
+    await clock.advance(31)
+    async with reaper.transaction():
+        await reap(reaper)
+        holding = asyncio.create_task(hold(user, job))
+        await until_waiting(db, user)
+
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        await holding
+
+    assert refused.value.sqlstate == LOST
+
+
+async def test_what_a_transaction_wrote_and_the_end_of_its_job_become_true_together(db, user):
+    job = await start(db)
+
+    async with user.transaction():
+        await hold(user, job)
+        await user.execute("INSERT INTO effects VALUES ($1)", job["id"])
+        await complete(user, job, {"sum": 3})
+        assert await status(db, job["id"]) == "RUNNING"
+
+    ended = await row(db, job["id"])
+    assert (ended["status"], json.loads(ended["result"])) == ("COMPLETED", {"sum": 3})
+    assert await effects(db) == [job["id"]]
+
+
+async def test_a_transaction_that_rolls_back_completes_nothing(db, user):
+    job = await start(db)
+    transaction = user.transaction()
+    await transaction.start()
+    await complete(user, job)
+    await transaction.rollback()
+
+    assert (await end(db, job, "failed", retryable=False))["lost"] == []
+
+    assert await status(db, job["id"]) == "FAILED"
+
+
+async def test_settling_a_job_that_completed_in_a_transaction_is_recorded_and_names_its_children(db, user):
+    job = await start(db)
+    child = await insert(db, depends_on=[job["id"]])
+    await complete(user, job, 1)
+
+    answer = await settle(db, outcome(job, result=1))
+
+    assert answer == {"lost": [], "busy": [], "parents": [job["id"]]}
+    await resolve_all(db, answer["parents"])
+    assert await status(db, child) == "PENDING"
+    assert (await settle(db, outcome(job, result=1)))["parents"] == []
+
+
+async def test_what_is_raised_after_the_transaction_changes_nothing(db, user):
+    job = await start(db)
+    await complete(user, job)
+
+    assert (await end(db, job, "failed"))["lost"] == [job["id"]]
+
+    assert await status(db, job["id"]) == "COMPLETED"
+
+
+async def test_a_job_completes_once_in_one_transaction(db, user):
+    job = await start(db)
+
+    with pytest.raises(asyncpg.PostgresError) as refused:
+        async with user.transaction():
+            await complete(user, job)
+            await complete(user, job)
+
+    assert refused.value.sqlstate == LOST
+    assert await status(db, job["id"]) == "RUNNING"
+
+
+async def test_completing_waits_for_a_renewal_under_way(db, connect, user):
+    job, keeper = await start(db), await connect()
+    async with keeper.transaction():
+        await renew(keeper, [job])
+        completing = asyncio.create_task(complete(user, job))
+        await until_waiting(db, user)
+
+    await completing
+
+    assert await status(db, job["id"]) == "COMPLETED"
+
+
+async def test_a_result_that_is_too_large_refuses_the_transaction(db, user):
+    job = await start(db)
+
+    with pytest.raises(asyncpg.CheckViolationError, match="result is over 64 kB"):
+        await complete(user, job, "x" * 70_000)
+
+    assert await status(db, job["id"]) == "RUNNING"
+
+
+async def test_completing_needs_to_see_what_others_commit(db, user):
+    job = await start(db)
+
+    with pytest.raises(asyncpg.PostgresError, match="complete needs READ COMMITTED"):
+        async with user.transaction(isolation="repeatable_read"):
+            await complete(user, job)
+
+
+@pytest.mark.parametrize("verb", ["hold", "complete"])
+async def test_a_submitter_neither_holds_nor_completes(login, db, verb):
+    job, submitter = await start(db), await login("scheduler_submitter")
+
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await submitter.execute(f"SELECT scheduler.{verb}($1, $2)", job["id"], job["fence"])
