@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from scheduler.states import TRANSITIONS
 
-from .history import FINISHED, Event, History, Promotion, Submission, moves
+from .history import EXACTLY_ONCE, FINISHED, Event, History, Promotion, Submission, moves
 
 # What a promotion may leave unexplained: claims of the seconds before it, handlers that began on them some time later.
 BEFORE, AFTER = 5.0, 15.0
@@ -189,7 +189,10 @@ def keys_are_unique(lives: Lives) -> Finding:
 
 
 def effects_have_a_claim(lives: Lives) -> Finding:
-    """I12: what completed was executed, under the fence it completed with; nothing was executed without a claim."""
+    """I12: what completed was executed, under the fence it completed with; nothing was executed without a claim.
+
+    What a handler wrote in the transaction that completes its job is there exactly once, if and only if that completed.
+    """
     claimed = {(claim.job, claim.fence) for claims in lives.claims.values() for claim in claims}
     finished = {(effect.job, effect.fence) for effect in lives.history.effects if effect.what == "finished"}
     for row in lives.history.rows:
@@ -198,6 +201,14 @@ def effects_have_a_claim(lives: Lives) -> Finding:
     for effect in lives.history.effects:
         if (effect.job, effect.fence) not in claimed and not is_of_a_lost_claim(effect.at, lives.history.promotions):
             yield f"job {effect.job} was executed under fence {effect.fence}, which nobody claimed"
+    completed = {(row.id, row.fence) for row in lives.history.rows if row.status == "COMPLETED"}
+    written = Counter(lives.history.written)
+    due = {(row.id, row.fence) for row in lives.history.rows if row.kind == EXACTLY_ONCE} & completed
+    yield from (f"job {job} wrote {n} times under fence {fence}" for (job, fence), n in written.items() if n > 1)
+    yield from (
+        f"job {job} wrote under fence {fence}, and did not complete" for job, fence in written.keys() - completed
+    )
+    yield from (f"job {job} completed under fence {fence}, and wrote nothing" for job, fence in due - written.keys())
 
 
 def is_of_a_lost_claim(at: float, promotions: list[Promotion]) -> bool:

@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 from random import Random
+from typing import Any
 
 import asyncpg
 
 from .load import LOST
+
+LEASE_LOST = "LW001"
 
 
 class Ghost:
@@ -20,6 +23,7 @@ class Ghost:
         'fence', $3::bigint, 'outcome', 'completed', 'result', jsonb_build_object('fence', $3::bigint))))
         -> 'lost' @> to_jsonb($2::bigint)"""
     RELEASE = "SELECT scheduler.release($1, ARRAY[$2::bigint], ARRAY[$3::bigint]) -> 'lost' @> to_jsonb($2::bigint)"
+    COMPLETE = "SELECT scheduler.complete($2, $3) IS NULL AND $1::uuid IS NULL"
     RENEW = "SELECT scheduler.renew($1, ARRAY[$2::bigint], ARRAY[$3::bigint], '1 h') -> 'lost' @> to_jsonb($2::bigint)"
 
     def __init__(self, dsn: str, seed: int) -> None:
@@ -41,11 +45,19 @@ class Ghost:
         try:
             while not self.stopped:
                 for job, fence, worker in await connection.fetch(self.FIND):
-                    verb = self._rng.choice(["SETTLE", "RELEASE", "RENEW"])
-                    if await connection.fetchval(getattr(self, verb), worker, job, fence):
+                    verb = self._rng.choice(["SETTLE", "RELEASE", "RENEW", "COMPLETE"])
+                    if await self._is_refused(connection, getattr(self, verb), worker, job, fence):
                         self.refused += 1
                     else:
                         self.accepted.append(f"job {job}: {verb.lower()} of the stale fence {fence} was not refused")
                 await asyncio.sleep(0.2)
         finally:
             connection.terminate()
+
+    async def _is_refused(self, connection: "asyncpg.Connection[Any]", call: str, *arguments: Any) -> bool:
+        try:
+            return bool(await connection.fetchval(call, *arguments))
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == LEASE_LOST:
+                return True
+            raise

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+EXACTLY_ONCE = "Transfers"  # the kind of job that completes in a transaction of its own
 FINISHED = frozenset({"COMPLETED", "FAILED", "TIMED_OUT", "CANCELLED"})
 
 
@@ -103,7 +104,11 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, kw_only=True):
-    """All of it. `accepted`: stale writes not refused; `left_over`: what should be gone; `edges`: not applied."""
+    """All of it.
+
+    `accepted`: stale writes not refused. `left_over`: what should be gone. `edges`: (parent, child), not applied.
+    `written`: (job, fence) of what handlers wrote in the transaction that completed their job.
+    """
 
     events: list[Event] = []
     rows: list[Row] = []
@@ -115,6 +120,7 @@ class History(msgspec.Struct, kw_only=True):
     accepted: list[str] = []
     left_over: list[str] = []
     edges: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
     refused: int = 0
 
 

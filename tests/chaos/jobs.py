@@ -1,10 +1,13 @@
 """The jobs of a campaign. Each notes in a file that it began and finished, and returns or raises its fence."""
 
 import asyncio
+import json
 import os
 import time
 from datetime import timedelta
 from typing import Any
+
+import asyncpg
 
 from scheduler import AsyncJob, BlockingJob, Context, CpuBoundJob, NonRetryableError, Retry, Snooze
 
@@ -13,6 +16,7 @@ LEDGER = "CHAOS_LEDGER"  # the environment variable that names the file
 # Faults must not end a job: it ends as its handler says. Only Fragile gives up after a second lost worker.
 OFTEN = Retry(max_attempts=5, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_crashes=1000)
 TWICE = Retry(max_attempts=2, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_crashes=1000)
+STUBBORN = Retry(max_attempts=1000, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_crashes=1000)
 FRAGILE = Retry(max_attempts=5, base=timedelta(milliseconds=50), cap=timedelta(milliseconds=500), max_crashes=1)
 
 # What `does` may say, and how such a job ends.
@@ -75,6 +79,28 @@ class Computes(CpuBoundJob, retry=OFTEN):
 
 class Fragile(Waits, retry=FRAGILE):
     """Ends after its second lost worker."""
+
+
+class Transfers(AsyncJob, retry=STUBBORN):
+    """Completes in the transaction in which it writes, so that it writes exactly once."""
+
+    token: int
+    seconds: float
+
+    async def run(self, ctx: Context) -> dict[str, Any]:
+        note("began", ctx)
+        connection = await asyncpg.connect(os.environ["SCHEDULER_DSN"], timeout=5, command_timeout=5)
+        try:
+            async with connection.transaction():
+                await connection.execute("SELECT scheduler.hold($1, $2)", ctx.job_id, ctx.fence)
+                await connection.execute("INSERT INTO chaos.effects VALUES ($1, $2)", ctx.job_id, ctx.fence)
+                await asyncio.sleep(self.seconds)
+                note("finished", ctx)
+                result = json.dumps({"fence": ctx.fence})
+                await connection.execute("SELECT scheduler.complete($1, $2, $3)", ctx.job_id, ctx.fence, result)
+        finally:
+            connection.terminate()
+        return {"fence": ctx.fence}
 
 
 class Overruns(AsyncJob, retry=TWICE, timeout=timedelta(milliseconds=300)):

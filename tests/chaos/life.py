@@ -4,6 +4,7 @@ Two workers, A and B: A is the unlucky one. What the verbs answer is not looked 
 """
 
 import asyncio
+import contextlib
 import json
 import time
 from uuid import UUID
@@ -27,6 +28,7 @@ async def live(db) -> History:
     await a_standby_without_the_newest_claim(life)
     await a_worker_that_lost_its_lease(life)
     await a_worker_that_gave_back(life)
+    await a_handler_that_completes_its_job(life)
     await families(life)
     await keys(life)
     history = await recorder.read(db)
@@ -64,6 +66,18 @@ async def a_worker_that_gave_back(life: "Life") -> None:
     await life.release("A", claimed)  # once more, as when its reply was lost
     for job in again:
         await life.settle("B", job)
+    await life.work("B")
+
+
+async def a_handler_that_completes_its_job(life: "Life") -> None:
+    await life.submit()
+    claimed = await life.claim("A")
+    await life.lapse()
+    await life.reap("B")
+    again = await life.claim("B")
+    for actor, jobs in (("A", claimed), ("B", again)):
+        for job in jobs:
+            await life.write_and_complete(actor, job)
     await life.work("B")
 
 
@@ -130,6 +144,17 @@ class Life:
             facts = {"ending": "completed", "result": {"fence": fence}}
         told = await steps.settle(self.db, steps.outcome(job, **facts), worker=WORKERS[actor])
         await steps.resolve(self.db, told["parents"])
+
+    async def write_and_complete(self, actor, job) -> None:
+        """Write, and end the attempt in the same transaction; a stale one loses both."""
+        await self._as(actor)
+        self._note("finished", job)
+        fence = job["fence"]
+        with contextlib.suppress(asyncpg.PostgresError):
+            async with self.db.transaction():
+                await self.db.execute("INSERT INTO chaos.effects VALUES ($1, $2)", job["id"], fence)
+                result = json.dumps({"fence": fence})
+                await self.db.execute("SELECT scheduler.complete($1, $2, $3)", job["id"], fence, result)
 
     async def release(self, actor, jobs) -> None:
         await self._as(actor)

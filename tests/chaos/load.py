@@ -17,7 +17,7 @@ from scheduler import Scheduler
 from scheduler.errors import DatabaseUnavailable, InvalidJob
 
 from .history import Submission
-from .jobs import ENDS, Blocks, Breaks, Computes, Fragile, Overruns, Waits
+from .jobs import ENDS, Blocks, Breaks, Computes, Fragile, Overruns, Transfers, Waits
 
 WHERE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
 WRITTEN = "SELECT pg_current_wal_insert_lsn() - '0/0'"
@@ -85,11 +85,13 @@ class Submitter:
 
     def _job(self) -> tuple[Any, tuple[str, ...]]:
         token, rng = self._load.token(), self._rng
-        kind = rng.choices([Waits, Blocks, Computes, Fragile, Overruns, Breaks], [72, 12, 4, 8, 3, 1])[0]
+        kind = rng.choices([Waits, Blocks, Computes, Fragile, Transfers, Overruns, Breaks], [66, 12, 4, 8, 6, 3, 1])[0]
         if kind is Overruns:
             return Overruns(token=token), ("TIMED_OUT",)
         if kind is Breaks:
             return Breaks(token=token), ("FAILED",)
+        if kind is Transfers:
+            return Transfers(token=token, seconds=round(rng.uniform(0, 0.5), 3)), ("COMPLETED",)
         does = rng.choices(list(ENDS), [80, 8, 8, 4])[0]
         seconds = min(rng.expovariate(3), 1.5) if kind is not Computes else rng.uniform(0, 0.2)
         return kind(token=token, does=does, seconds=round(seconds, 3)), (ENDS[does],)

@@ -21,6 +21,7 @@ SELECT id, (payload ->> 'token')::bigint AS token, kind, status::text, attempt, 
 ENDED = """
 SELECT job_id AS job, attempt, outcome, substring(error FROM 'fence=(\\d+)')::bigint AS error_fence
 FROM scheduler.attempts"""
+EFFECTS = "SELECT job, fence FROM chaos.effects"
 EDGES = "SELECT parent, child FROM scheduler.dependencies WHERE ended AND NOT applied"
 
 
@@ -31,11 +32,13 @@ async def install(connection: "asyncpg.Connection[Any]") -> None:
 async def read(connection: "asyncpg.Connection[Any]") -> History:
     """Return what the database knows; the rest is the campaign's to add."""
     edges = [(row["parent"], row["child"]) for row in await connection.fetch(EDGES)]
+    written = [(row["job"], row["fence"]) for row in await connection.fetch(EFFECTS)]
     return History(
         events=await _read(connection, EVENTS, Event),
         rows=await _read(connection, ROWS, Row),
         ended=await _read(connection, ENDED, Ended),
         edges=edges,
+        written=written,
     )
 
 

@@ -17,6 +17,10 @@ CREATE TABLE chaos.events (
 );
 CREATE INDEX ON chaos.events (job);
 
+-- What handlers write in the transaction that completes their job.
+CREATE TABLE chaos.effects (job bigint NOT NULL, fence bigint NOT NULL);
+GRANT INSERT ON chaos.effects TO PUBLIC;
+
 CREATE FUNCTION chaos.record() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -70,6 +70,9 @@ BREAKS = {
     "unique keys are not": (
         "I10", 'DROP INDEX scheduler."unique_key is held by an unfinished job of this kind"'),
     "idempotency keys are not": ("I10", altered("take_key", ("RETURN false", "RETURN true"))),
+    "complete knows no fence": ("I12", altered("complete", ("AND j.fence = p_fence", ""))),
+    "what was written stays without its job": (
+        "I12", altered("complete", ("PERFORM scheduler.lease_lost(p_id, p_fence)", "RETURN"))),
     "one failure ends a job": ("I15", altered("settle", ("h.failures + 1 < h.max_attempts", "false"))),
 }  # fmt: skip
 

@@ -94,8 +94,9 @@ class Slot:
             self.kill()
 
     def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
 
     async def ready(self, patience: float = 20) -> None:
         """Wait for a worker that claims; without a database there may be none for a while."""
