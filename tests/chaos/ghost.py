@@ -23,7 +23,7 @@ class Ghost:
         'fence', $3::bigint, 'outcome', 'completed', 'result', jsonb_build_object('fence', $3::bigint))))
         -> 'lost' @> to_jsonb($2::bigint)"""
     RELEASE = "SELECT scheduler.release($1, ARRAY[$2::bigint], ARRAY[$3::bigint]) -> 'lost' @> to_jsonb($2::bigint)"
-    COMPLETE = "SELECT scheduler.complete($2, $3) IS NULL AND $1::uuid IS NULL"
+    COMPLETE = "SELECT scheduler.complete($2, $3), $1::uuid"
     RENEW = "SELECT scheduler.renew($1, ARRAY[$2::bigint], ARRAY[$3::bigint], '1 h') -> 'lost' @> to_jsonb($2::bigint)"
 
     def __init__(self, dsn: str, seed: int) -> None:

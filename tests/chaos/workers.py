@@ -12,7 +12,7 @@ from .proxy import Proxy
 from .servers import is_alive
 
 COMMAND = Path(sys.executable).with_name("scheduler-worker")
-LEASE = 2.0  # seconds
+LEASE = 3.0  # seconds
 GRACE = 1.0
 OPTIONS = {"async": 20, "threads": 4, "processes": 1, "lease": LEASE, "grace": GRACE, "app": "chaos.jobs"}
 NO_DATABASE = 4  # the exit code of a worker that found none when it started
