@@ -85,7 +85,9 @@ class Submitter:
 
     def _job(self) -> tuple[Any, tuple[str, ...]]:
         token, rng = self._load.token(), self._rng
-        kind = rng.choices([Waits, Blocks, Computes, Fragile, Transfers, Overruns, Breaks], [66, 12, 4, 8, 6, 3, 1])[0]
+        kind = rng.choices(
+            [Waits, Blocks, Computes, Fragile, Transfers, Overruns, Breaks], [67, 12, 4, 8, 6, 2.7, 0.3]
+        )[0]
         if kind is Overruns:
             return Overruns(token=token), ("TIMED_OUT",)
         if kind is Breaks:
