@@ -23,7 +23,11 @@ WORKERS = 4
 PATIENCE = 30.0  # seconds without any move until what has not ended is called stuck
 LONGEST = 300.0  # seconds until what still moves is called stuck, too
 FORGOTTEN = 10.0  # seconds until what a dead process left behind must be gone
-LOGIN = "chaos_worker"
+LOGIN = "chaos:chaos"
+
+# Who can do what workers, submitters and operators may. After each outage all connect at once: no hard sums then.
+CREATE_LOGIN = """SET scram_iterations = 1;
+CREATE ROLE chaos LOGIN PASSWORD 'chaos' IN ROLE scheduler_worker, scheduler_submitter, scheduler_operator"""
 
 SESSIONS = """
 SELECT application_name || ' (' || coalesce(state, '') || ')' FROM pg_stat_activity
@@ -59,13 +63,13 @@ class Campaign:
         await migrate(url)
         connection = await asyncpg.connect(url)
         await recorder.install(connection)
-        await connection.execute(f"CREATE ROLE {LOGIN} LOGIN PASSWORD '{LOGIN}' IN ROLE scheduler_worker")
+        await connection.execute(CREATE_LOGIN)
         if self._sabotage:
             await connection.execute(self._sabotage)
         await connection.close()
         for number in range(WORKERS):
             proxy = await self._proxy()
-            self._slots.append(Slot(number, proxy, f"{LOGIN}:{LOGIN}", self._folder))
+            self._slots.append(Slot(number, proxy, LOGIN, self._folder))
         self._keepers = [asyncio.create_task(slot.keep()) for slot in self._slots]
         await asyncio.gather(*(slot.ready() for slot in self._slots))  # kinds are declared now
 
@@ -76,9 +80,8 @@ class Campaign:
 
     async def _harm(self, seconds: float) -> None:
         proxy = await self._proxy()
-        login = self._pair.primary.url.partition("@")[0]
         options = "sslmode=disable&application_name=submitter&chaos.actor=submitter"
-        dsn = f"{login}@127.0.0.1:{proxy.port}/postgres?{options}"
+        dsn = f"postgresql://{LOGIN}@127.0.0.1:{proxy.port}/postgres?{options}"
         self._load, self._ghost = Load(dsn, self._seed, self._rate), Ghost(dsn, self._seed)
         half = WORKERS // 2
         nemeses: list[Nemesis] = [

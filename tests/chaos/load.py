@@ -28,7 +28,7 @@ LOST = (DatabaseUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, asyn
 class Load:
     """All submitters of a campaign: `rate` jobs a second in all, through one address."""
 
-    def __init__(self, dsn: str, seed: int, rate: float, submitters: int = 6) -> None:
+    def __init__(self, dsn: str, seed: int, rate: float, submitters: int = 16) -> None:
         self.dsn = dsn
         self.rate = rate / submitters
         self.submissions: list[Submission] = []

@@ -16,6 +16,7 @@ CREATE TABLE chaos.events (
   lease timestamptz
 );
 CREATE INDEX ON chaos.events (job);
+GRANT SELECT ON chaos.events TO PUBLIC;
 
 -- What handlers write in the transaction that completes their job.
 CREATE TABLE chaos.effects (job bigint NOT NULL, fence bigint NOT NULL);
