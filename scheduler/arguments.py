@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,12 +16,17 @@ from scheduler.errors import InvalidJob
 from scheduler.options import Priority
 from scheduler.payload import PAYLOAD_LIMIT, encode_json
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from scheduler.states import Status
+
 dsn_option = click.option(
     "--dsn", envvar="SCHEDULER_DSN", show_envvar=True, help="The database, as a URL; embedded: for a private one."
 )
 
-_DELAY = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def job_id(value: str) -> int:
@@ -43,11 +49,15 @@ def priority(value: str) -> int:
     raise click.BadParameter("must be low, medium, high, critical or a whole number from -100 to 100")
 
 
-def delay(value: str) -> str:
-    """Return an interval as PostgreSQL reads it."""
-    if not (match := _DELAY.fullmatch(value)):
+def duration(value: str) -> timedelta:
+    if not (match := _DURATION.fullmatch(value)):
         raise click.BadParameter("must be a number with s, m, h or d, as in 30s, 5m, 2h or 1d")
-    return f"{float(match[1]) * _SECONDS[match[2]]:f} seconds"
+    return timedelta(**{_UNITS[match[2]]: float(match[1])})
+
+
+def age(value: str) -> float:
+    """Return a duration in seconds."""
+    return duration(value).total_seconds()
 
 
 def instant(value: str) -> str:
@@ -65,6 +75,37 @@ def text(value: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in value):  # what Python makes of bytes it cannot decode
         raise click.BadParameter("is not text in the encoding of this terminal")
     return value
+
+
+# What chooses jobs, beside their status; the ages are counted from the submission.
+_FILTERS = (
+    click.option("--kind", type=text, metavar="NAME", help="Of this kind."),
+    click.option("--queue", type=text, metavar="NAME", help="In this queue."),
+    click.option("--tenant", type=text, metavar="NAME", help="On behalf of this tenant."),
+    click.option("--error", type=text, metavar="TEXT", help="With this text in the error."),
+    click.option("--older-than", type=age, metavar="TIME", help="Submitted so long ago: 30s, 5m, 2h, 1d."),
+    click.option("--newer-than", type=age, metavar="TIME", help="Submitted since then."),
+)
+
+
+def filters(statuses: Iterable[Status]) -> Callable[[Any], Any]:
+    """Add the options that choose jobs, whose status is one of `statuses`."""
+    choice = click.Choice([str(status) for status in statuses], case_sensitive=False)
+    by_status = click.option(
+        "--status", type=choice, multiple=True, metavar="STATUS", help="As in pending; repeatable."
+    )
+
+    def add(verb: Any) -> Any:  # noqa: ANN401 - a function, or the command that click made of one
+        for option in reversed((by_status, *_FILTERS)):
+            verb = option(verb)
+        return verb
+
+    return add
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what the user set."""
+    return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 def payload(_: click.Context, __: click.Parameter, value: str) -> str:

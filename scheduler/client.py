@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from leasework import complaint
 from scheduler import embedded
+from scheduler.admin import Admin
 from scheduler.error_text import UNSTORABLE
-from scheduler.errors import DatabaseUnavailable, InvalidJob, JobNotFound
+from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, JobNotFound
 from scheduler.job import declarations
 from scheduler.payload import encode_json, encode_payload
 from scheduler.settings import dsn_from
@@ -71,8 +73,10 @@ class Scheduler:
     def connect(cls, dsn: str | None = None, *, connections: int = 5) -> Scheduler:
         """Prepare a connection to `dsn`, or to SCHEDULER_DSN; it is opened by `async with`, or by `open()`.
 
-        Raises ConfigurationError when neither names a database.
+        Raises ConfigurationError when neither names a database, or another package has written over this one.
         """
+        if wrong := complaint():
+            raise ConfigurationError(wrong)
         return cls(dsn_from(dsn), connections=connections)
 
     async def open(self) -> Scheduler:
@@ -83,6 +87,7 @@ class Scheduler:
             dsn = self._held.url
         self._pool = await open_pool(dsn, size=self._connections, name="scheduler")
         self.store = Store(self._pool)
+        self.admin = Admin(self.store)
         self.waiting = Waiting(self.store)
         try:
             await self.store.check_schema()
@@ -166,7 +171,11 @@ class Scheduler:
         return found
 
     async def jobs(self, **filters: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - the filters of list_jobs
-        """Return jobs newest first. Filters: status (a list), kind, queue, tenant, before (an id), limit (50)."""
+        """Return jobs newest first.
+
+        Filters: status (a list), kind, queue, tenant, error (text that it contains), older_than and newer_than (seconds
+        since it was submitted), before (an id), limit (50). Raises InvalidJob for one that does not exist.
+        """
         return await self.store.list_jobs(msgspec.json.encode(filters).decode())
 
     async def results(self, jobs: Sequence[Handle | int]) -> dict[int, Any]:

@@ -211,8 +211,14 @@ def kind_declaration(cls: type[Job]) -> dict[str, Any]:
 
 
 def queue_declaration(queue: Queue) -> dict[str, Any]:
-    """Return what the queue set, as plain JSON values for the verb `declare`; the step in seconds."""
-    said = {"queue": queue.name, "ordering": queue.ordering, "step": _seconds(queue.step)}
+    """Return what the queue set, as plain JSON values for the verb `declare`; durations in seconds."""
+    said = {
+        "queue": queue.name,
+        "ordering": queue.ordering,
+        "step": _seconds(queue.step),
+        "keep_completed": _seconds(queue.keep_completed),
+        "keep_failed": _seconds(queue.keep_failed),
+    }
     return {name: value for name, value in said.items() if value is not None}
 
 

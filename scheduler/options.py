@@ -21,6 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _MONTH = timedelta(days=30)
 _YEAR = timedelta(days=366)
 _TEN_YEARS = timedelta(hours=87660)
+_CENTURY = timedelta(days=36525)
 _MOST = 1_000_000  # attempts or crashes: beyond any use, and far from the end of an int
 
 
@@ -93,12 +94,16 @@ class ClassKeywords(JobKeywords, total=False):
 class Queue(msgspec.Struct, frozen=True):
     """Declare a queue; it enters QUEUES. `step` is what one level of priority is worth under aging.
 
+    Jobs that completed are kept for `keep_completed` (7 days by default), those that failed, timed out or were
+    cancelled for `keep_failed` (30 days).
     Raises ConfigurationError on a bad value, and when one name is declared twice with different settings.
     """
 
     name: str
     ordering: Ordering = "aging"
     step: timedelta | None = None
+    keep_completed: timedelta | None = None
+    keep_failed: timedelta | None = None
 
     def __post_init__(self) -> None:
         check_name("queue", "name", self.name)
@@ -109,6 +114,10 @@ class Queue(msgspec.Struct, frozen=True):
             check_duration(owner, "step", self.step, _TEN_YEARS, "10 years (87660 hours)")
             if self.ordering != "aging":
                 raise ConfigurationError(f"{owner}: step belongs to ordering 'aging'; '{self.ordering}' fixes its own")
+        if self.keep_completed is not None:
+            check_duration(owner, "keep_completed", self.keep_completed, _CENTURY, "36525 days")
+        if self.keep_failed is not None:
+            check_duration(owner, "keep_failed", self.keep_failed, _CENTURY, "36525 days")
         if QUEUES.setdefault(self.name, self) != self:
             raise ConfigurationError(f"{owner} is declared twice, with different settings: keep one declaration")
 

@@ -16,7 +16,7 @@ import asyncpg
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-SUPPORTED = ("0001",)
+SUPPORTED = ("0002",)
 
 
 def migrations_folder() -> Path:

@@ -2,7 +2,8 @@
 
 The engine's constraints, the documents and the tests of every (status, verb) pair are compared with it.
 A status missing from a verb's row means the verb leaves such a job unchanged. A status in the row may also
-stay as it is when the verb's condition does not hold: not due, parents unfinished, lease still alive.
+stay as it is when the verb's condition does not hold: not due, parents unfinished, lease still alive. A job that
+a verb moves to no status is gone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,6 +80,15 @@ TRANSITIONS: Mapping[str, Moves] = MappingProxyType(
                 Status.RUNNING: frozenset({Status.RUNNING}),  # the request is noted; the attempt's end decides
             }
         ),
+        # A job that ran was due; it waits again for a parent that runs again.
+        "retry": MappingProxyType(
+            {
+                Status.FAILED: frozenset({Status.BLOCKED, Status.PENDING}),
+                Status.TIMED_OUT: frozenset({Status.BLOCKED, Status.PENDING}),
+                Status.CANCELLED: frozenset(WAITING),
+            }
+        ),
+        "prune": MappingProxyType({ended: frozenset[Status]() for ended in Status if ended in FINISHED}),
     }
 )
 
@@ -87,7 +97,9 @@ def transitions_markdown() -> str:
     """Render TRANSITIONS as a Markdown table, one row per verb and status, statuses in their order of life."""
     rows = ["| verb | from | to |", "|---|---|---|"]
     for verb, moves in TRANSITIONS.items():
-        rows += [f"| {verb} | {status} | {', '.join(_in_order(moves[status]))} |" for status in _in_order(moves)]
+        rows += [
+            f"| {verb} | {status} | {', '.join(_in_order(moves[status])) or 'gone'} |" for status in _in_order(moves)
+        ]
     return "\n".join(rows) + "\n"
 
 

@@ -1,7 +1,6 @@
 """The only road to PostgreSQL: one method per verb, values bound, rows mapped by name.
 
-It decides nothing and starts nothing. What the database says is translated once, here: a refused row becomes
-InvalidJob, a missing schema SchemaMismatch, a lost server DatabaseUnavailable.
+It decides nothing and starts nothing.
 """
 
 from __future__ import annotations
@@ -9,18 +8,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import asyncpg
 import msgspec
 
-from scheduler.answers import Cancelled, Declared, Missed, Promoted, Reaped, Resolved
-from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, SchemaMismatch
+from scheduler.answers import Cancelled, Declared, Missed, Promoted, Pruned, Reaped, Resolved, Retained, RetryLevel
+from scheduler.driver_errors import translated as _translated
+from scheduler.errors import SchemaMismatch
 from scheduler.schema import SUPPORTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
     from uuid import UUID
 
@@ -114,6 +113,9 @@ class Store:
         rows = await self._rows("SELECT scheduler.list_jobs($1)", filters)
         return [_facts(row[0]) for row in rows]
 
+    async def who_runs(self, kind: str) -> dict[str, Any]:
+        return _facts(await self._value("SELECT scheduler.who_runs($1)", kind))
+
     async def declare(self, kinds: Sequence[str], queues: str, *, force: bool) -> Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"
@@ -133,6 +135,37 @@ class Store:
                 f"the schema is at revision {found}, this version needs {newest}: "
                 + ("run `scheduler migrate`" if str(found) < newest else "install a newer leasework on this host")
             )
+
+    # An operator's verbs.
+
+    async def count_jobs(self, filters: str) -> dict[str, int]:
+        return _facts(await self._value("SELECT scheduler.count_jobs($1)", filters))
+
+    async def job_ids(self, filters: str) -> list[int]:
+        return list(await self._value("SELECT scheduler.job_ids($1)", filters))
+
+    async def retry(self, ids: Sequence[int]) -> RetryLevel:
+        return _read(RetryLevel, await self._value("SELECT scheduler.retry($1)", ids))
+
+    async def prune(self, ids: Sequence[int]) -> Pruned:
+        return _read(Pruned, await self._value("SELECT scheduler.prune($1)", ids))
+
+    async def pause(
+        self, queue: str | None, kind: str | None, duration: timedelta | None, by: str | None
+    ) -> dict[str, Any]:
+        return _facts(await self._value("SELECT scheduler.pause($1, $2, $3, $4)", queue, kind, duration, by))
+
+    async def resume(self, queue: str | None, kind: str | None) -> dict[str, Any]:
+        return _facts(await self._value("SELECT scheduler.resume($1, $2)", queue, kind))
+
+    async def list_queues(self) -> list[dict[str, Any]]:
+        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_queues()")]
+
+    async def list_kinds(self) -> list[dict[str, Any]]:
+        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_kinds()")]
+
+    async def list_workers(self) -> list[dict[str, Any]]:
+        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_workers()")]
 
     # A worker's verbs.
 
@@ -165,6 +198,9 @@ class Store:
     async def promote(self, limit: int) -> Promoted:
         return _read(Promoted, await self._value("SELECT scheduler.promote($1)", limit))
 
+    async def retain(self, limit: int) -> Retained:
+        return _read(Retained, await self._value("SELECT scheduler.retain($1)", limit))
+
     async def register(self, worker: UUID, facts: str) -> None:
         await self._value("SELECT scheduler.register($1, $2)", worker, facts)
 
@@ -187,53 +223,3 @@ def _facts(answer: str) -> dict[str, Any]:
         return dict(
             json.loads(answer, parse_int=lambda digits: int(digits) if len(digits) < LONGEST_NUMBER else digits)
         )
-
-
-_AWAY = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # the session was terminated, and its connection has not yet broken
-)
-_NO_SCHEMA = (
-    asyncpg.InvalidSchemaNameError,
-    asyncpg.UndefinedTableError,
-    asyncpg.UndefinedFunctionError,
-)
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except asyncpg.IntegrityConstraintViolationError as error:
-        raise _refused(error) from error
-    except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
-        raise InvalidJob("job", f"cannot be stored by PostgreSQL: {error.args[0]}") from error
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise ConfigurationError(
-            f"{error.args[0]}: GRANT scheduler_submitter, scheduler_worker or scheduler_operator to this role"
-        ) from error
-    except (asyncpg.ClientConfigurationError, asyncpg.UndefinedObjectError) as error:
-        raise ConfigurationError(f"the DSN: {error.args[0]}") from error
-    except _NO_SCHEMA as error:
-        raise SchemaMismatch("the database has no schema of this version: run `scheduler migrate`") from error
-    except _AWAY as error:
-        raise DatabaseUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error
-
-
-def _refused(error: asyncpg.IntegrityConstraintViolationError) -> InvalidJob:
-    """Name field and rule: a trigger gives the column and the words, the name of a constraint says both."""
-    if error.column_name and error.hint:
-        rule = (error.args[0] if error.args else "").removeprefix(f"{error.column_name} ")
-        return InvalidJob(error.column_name, f"{rule}: {error.hint}")
-    field, _, rule = (error.constraint_name or error.column_name or "job").partition(" ")
-    return InvalidJob(field, rule or "breaks a constraint")

@@ -1,14 +1,16 @@
-"""How the commands show jobs to people: aligned columns, in colour on a terminal, readable at 80 columns.
+"""How the commands show rows to people: aligned columns, in colour on a terminal, readable at 80 columns.
 
-Texts of handlers are foreign: what could steer a terminal is replaced before it is shown.
+Texts of handlers are foreign: what could steer a terminal is replaced before it is shown. What goes into a pipe or a
+file is as wide as it is: nothing is cut there.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,64 +19,91 @@ from scheduler.options import Priority
 from scheduler.states import FINISHED, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
-Facts = dict[str, Any]  # what the verbs `job` and `list_jobs` return
+    Cell = Callable[["Facts", datetime], object]
+
+Facts = dict[str, Any]  # what the verbs answer of a job, an attempt, a queue, a kind or a worker
 
 _LONGEST_ERROR = 300  # characters; --json has all of them
-_STYLES = {
-    Status.RUNNING: "cyan",
-    Status.COMPLETED: "green",
-    Status.FAILED: "red",
-    Status.TIMED_OUT: "red",
-    Status.CANCELLED: "magenta",
-}
+_UNCUT = 10_000  # columns
+_STYLES = {"RUNNING": "cyan", "COMPLETED": "green", "FAILED": "red", "TIMED_OUT": "red", "CANCELLED": "magenta"}
 # What every job of a declared kind has.
 _DEFAULTS = ("queue", "priority", "max_attempts", "max_crashes", "timeout", "retry_base")
-_INSTANTS = (
-    "submitted_at",
-    "run_at",
-    "started_at",
-    "lease_expires_at",
-    "cancel_requested_at",
-    "finished_at",
-    "fire_time",
-)
-_PLAIN = ("tenant", "idempotency_key", "unique_key", "cancelled_by", "schedule_id", "worker_id", "timeout")
 
 
-def list_of_jobs(jobs: Sequence[Facts], now: datetime) -> str:
-    """Return a table with one line per job."""
-    table = _table("id", "kind", "status", "queue", "prio", "tries", "age", "error", right={"id", "tries", "age"})
-    for job in jobs:
-        table.add_row(
-            _text(job["id"]),
-            _cut(job["kind"]),
-            _status(job["status"]),
-            _cut(job.get("queue", "-")),
-            _text(_priority(job)),
-            _text(job["attempt"]),
-            _text(_age(job, now)),
-            _cut(_remark(job)),
+def of(what: str, rows: Iterable[Facts], now: datetime, to: TextIO | None = None) -> str:
+    """Return a list of jobs, queues, kinds or workers, to be printed on stdout or elsewhere."""
+    return rendered(table(*_LISTS[what], rows, now), to=to)
+
+
+def table(columns: str, cells: Mapping[str, Cell], rows: Iterable[Facts], now: datetime) -> Table:
+    """Return rows as a table: each column shows the fact of its name, or what its cell makes of the row.
+
+    A mark behind the name: > aligns to the right; where the terminal is too narrow, ~ folds the column and … cuts it.
+    """
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    marked = [(column.rstrip(">~…"), column[-1]) for column in columns.split()]
+    for name, mark in marked:
+        shown.add_column(name, justify="right" if mark == ">" else "left", no_wrap=mark not in "~…", overflow="fold")
+    for row in rows:
+        shown.add_row(
+            *(_cell(cells[name](row, now) if name in cells else row.get(name), mark) for name, mark in marked)
         )
-    for name in (1, 3, 7):
-        table.columns[name].no_wrap = False  # these give way in a narrow terminal, the widest first
-    return _rendered(table)
+    return shown
 
 
-def one_job(job: Facts, now: datetime, *, payload: bool) -> str:
-    """Return all that is known of a job: facts, attempts, the newest traceback; payload and result when asked for."""
-    parts: list[Table | Text] = [_title(job), _facts(job, now)]
-    attempts = [*job["attempts"], *_last_attempt(job)]
-    if attempts:
-        parts += [Text(), _attempts(attempts, now)]
-    traces = [attempt for attempt in attempts if attempt.get("traceback")]
-    if traces:
-        parts += [_heading(f"traceback of attempt {traces[-1]['attempt']}"), _lines(traces[-1]["traceback"])]
-    for name in ("payload", "result") if payload else ():
-        shown = msgspec.json.format(msgspec.json.encode(job.get(name)), indent=2).decode()
-        parts += [_heading(name), _lines(shown)]
-    return _rendered(*parts)
+def _cell(value: object, mark: str) -> Text:
+    cell = value if isinstance(value, Text) else text("-" if value is None else value)
+    if mark == "…":
+        cell.no_wrap, cell.overflow = True, "ellipsis"
+    return cell
+
+
+def rendered(*parts: Table | Text, to: TextIO | None = None) -> str:
+    """Return what is to be printed, as wide as the terminal; elsewhere, unless COLUMNS is set, as wide as it is."""
+    stream = to or sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _UNCUT
+    console = Console(file=stream, highlight=False, width=width)
+    with console.capture() as capture:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, Text))  # what may be copied is left for the terminal to wrap
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def text(value: object) -> Text:
+    """Return one line without anything that a terminal would obey."""
+    return Text("".join(" " if c in "\n\r\t" else c if c.isprintable() else "\ufffd" for c in str(value)))
+
+
+def status(name: str) -> Text:
+    return Text(name, _STYLES.get(name.upper(), ""))
+
+
+def shortened(error: str) -> str:
+    return error if len(error) <= _LONGEST_ERROR else f"{error[: _LONGEST_ERROR - 1]}…"
+
+
+def instant(value: str) -> datetime:
+    return datetime.fromisoformat(value).astimezone(UTC)
+
+
+def distance(value: str, now: datetime) -> str:
+    passed = now - instant(value)
+    return f"{span(passed)} ago" if passed.total_seconds() >= 0 else f"in {span(-passed)}"
+
+
+def span(duration: timedelta) -> str:
+    seconds = duration.total_seconds()
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def priority(row: Facts) -> str | None:
+    value = row.get("priority")
+    return Priority(value).name.lower() if value in set(Priority) else value
 
 
 def is_undeclared(job: Facts) -> bool:
@@ -82,79 +111,11 @@ def is_undeclared(job: Facts) -> bool:
     return job["status"] not in FINISHED and any(name not in job for name in _DEFAULTS)
 
 
-def _title(job: Facts) -> Text:
-    title = _text(f"job {job['id']}  {job['kind']}  ")
-    title.append_text(_status(job["status"]))
-    title.stylize("bold")
-    return title
-
-
-def _facts(job: Facts, now: datetime) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in _facts_in_words(job, now):
-        grid.add_row(_text(f"  {name}"), _text(value))
-    return grid
-
-
-def _facts_in_words(job: Facts, now: datetime) -> Iterable[tuple[str, str]]:
-    if is_undeclared(job):
-        yield "waits for", f"a declaration of {job['kind']}: run `scheduler declare`, or a worker that has this kind"
-    yield "queue", job.get("queue", "-")
-    yield "priority", _priority(job)
-    yield "attempts", str(job["attempt"])
-    for counted, limit in (("failures", "max_attempts"), ("crashes", "max_crashes")):
-        yield counted, f"{job[counted]} of at most {job[limit]}" if limit in job else str(job[counted])
-    for name in _INSTANTS:
-        if name in job and (name, job[name]) != ("run_at", job["submitted_at"]):
-            yield _words(name), f"{_instant(job[name]):%Y-%m-%d %H:%M:%S} UTC, {_distance(job[name], now)}"
-    yield from _what_is_set(job)
-    if "error" in job:
-        yield "error", _shortened(job["error"])
-
-
-def _what_is_set(job: Facts) -> Iterable[tuple[str, str]]:
-    for name in _PLAIN:
-        if job.get(name):
-            yield _words(name), str(job[name])
-    for name in ("depends_on", "children"):
-        if job[name]:
-            yield _words(name), ", ".join(map(str, job[name]))
-    if job["unmet"]:
-        yield "parents left", str(job["unmet"])
-    if job["metadata"]:
-        yield "metadata", msgspec.json.encode(job["metadata"]).decode()
-
-
-def _attempts(attempts: Sequence[Facts], now: datetime) -> Table:
-    table = _table("attempt", "outcome", "started", "duration", "worker", "error", right={"attempt", "duration"})
-    table.columns[-1].no_wrap = False
-    for attempt in attempts:
-        started, ended = attempt.get("started_at"), attempt.get("ended_at")
-        table.add_row(
-            _text(attempt["attempt"]),
-            _status(attempt["outcome"]),
-            _text(_distance(started, now) if started else "-"),
-            _text(_duration((_instant(ended) if ended else now) - _instant(started)) if started else "-"),
-            _text((attempt.get("worker_id") or "-")[:8]),
-            _text(_shortened(": ".join(attempt[part] for part in ("error_type", "error") if attempt.get(part)))),
-        )
-    return table
-
-
-def _last_attempt(job: Facts) -> list[Facts]:
-    """Return the attempt that runs or completed: it is in the job's row, not among those that went wrong."""
-    if job["status"] not in {Status.RUNNING, Status.COMPLETED}:
-        return []
-    return [job | {"outcome": job["status"].lower(), "ended_at": job.get("finished_at"), "error": None}]
-
-
-def _remark(job: Facts) -> str:
+def _remark(job: Facts, _: datetime) -> str:
     if is_undeclared(job):
         return "kind not declared"
     if "error" in job:
-        return _shortened(job["error"])
+        return shortened(job["error"])
     if "cancel_requested_at" in job and job["status"] not in FINISHED:
         return "asked to stop"
     counts = [f"{job[name]} {name}" for name in ("failures", "crashes") if job[name] and job["status"] not in FINISHED]
@@ -164,86 +125,60 @@ def _remark(job: Facts) -> str:
 def _age(job: Facts, now: datetime) -> str:
     """Return for how long the job has been what it is; of a delayed one, when it comes."""
     if job["status"] == Status.DELAYED:
-        return _distance(job["run_at"], now).removesuffix(" ago")
+        return distance(job["run_at"], now).removesuffix(" ago")
     since = job.get("finished_at") or (job["started_at"] if job["status"] == Status.RUNNING else job["submitted_at"])
-    return _span(max(now - _instant(since), timedelta(0)))
+    return span(max(now - instant(since), timedelta(0)))
 
 
-def _distance(instant: str, now: datetime) -> str:
-    passed = now - _instant(instant)
-    return f"{_span(passed)} ago" if passed.total_seconds() >= 0 else f"in {_span(-passed)}"
+def _passed(name: str) -> Cell:
+    return lambda row, _: None if row[name] is None else span(timedelta(seconds=row[name]))
 
 
-def _span(duration: timedelta) -> str:
-    seconds = duration.total_seconds()
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f}{unit}"
-    return f"{seconds:.0f}s"
+def _note(waiting: str, declared: str) -> Cell:
+    """Return the cell that says what holds jobs back: no declaration, no worker, a pause."""
+
+    def note(row: Facts, now: datetime) -> Text:
+        parts = [Text("not declared")] if row[declared] is None else []
+        if row[waiting] and not parts and not row["workers"]:
+            parts.append(Text("no worker", "red"))
+        if row["paused"]:
+            left = "" if row["paused_for"] is None else f", {_passed('paused_for')(row, now)} left"
+            parts.append(text(f"paused by {row['paused_by']}{left}"))
+            parts[-1].stylize("yellow")
+        return Text(", ").join(parts)
+
+    return note
 
 
-def _duration(duration: timedelta) -> str:
-    """Return the exact length of an attempt: 7 ms, 2.51 s, 0:45:10."""
-    seconds = duration.total_seconds()
-    if seconds < 1:
-        return f"{max(seconds, 0) * 1000:.0f} ms"
-    return f"{seconds:.2f} s" if seconds < 120 else str(timedelta(seconds=round(seconds)))
+def _state(worker: Facts) -> Text:
+    return Text("dead", "red") if worker["dead"] else Text("draining", "yellow") if worker["draining"] else Text("up")
 
 
-def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
-
-
-def _priority(job: Facts) -> str:
-    value = job.get("priority")
-    if value is None:
-        return "-"
-    return Priority(value).name.lower() if value in set(Priority) else str(value)
-
-
-def _words(column: str) -> str:
-    return {"cancel_requested_at": "asked to stop", "lease_expires_at": "lease until", "run_at": "not before"}.get(
-        column, column.removesuffix("_at").removesuffix("_id").replace("_", " ")
-    )
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_ERROR else f"{text[: _LONGEST_ERROR - 1]}…"
-
-
-def _table(*names: str, right: Container[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in names:
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis")
-    return table
-
-
-def _status(status: str) -> Text:
-    return Text(status, _STYLES.get(status.upper(), ""))  # type: ignore[call-overload]  # a Status is its text
-
-
-def _text(value: object) -> Text:
-    """Return one line without anything that a terminal would obey."""
-    return Text("".join(" " if c in "\n\r\t" else c if c.isprintable() else "\ufffd" for c in str(value)))
-
-
-def _cut(value: object) -> Text:
-    cut = _text(value)
-    cut.no_wrap, cut.overflow = True, "ellipsis"
-    return cut
-
-
-def _lines(text: str) -> Text:
-    return Text("\n").join(_text(line.expandtabs(4)) for line in text.splitlines())
-
-
-def _heading(words: str) -> Text:
-    return Text(f"\n{words}", "bold")
-
-
-def _rendered(*parts: Table | Text) -> str:
-    console = Console(highlight=False)
-    with console.capture() as capture:
-        for part in parts:
-            console.print(part, soft_wrap=isinstance(part, Text))  # what may be copied is left for the terminal to wrap
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+_LISTS: dict[str, tuple[str, dict[str, Cell]]] = {
+    "jobs": (
+        "id> kind… status queue… prio tries> age> error…",
+        {
+            "status": lambda job, _: status(job["status"]),
+            "prio": lambda job, _: priority(job),
+            "tries": lambda job, _: job["attempt"],
+            "age": _age,
+            "error": _remark,
+        },
+    ),
+    "queues": (
+        "queue~ pending> running> delayed> blocked> oldest> note~",
+        {"oldest": _passed("oldest"), "note": _note("pending", declared="queue")},
+    ),
+    "kinds": ("kind~ queue~ executor waiting> running> note~", {"note": _note("waiting", declared="seen")}),
+    "workers": (
+        "worker host~ pid> version queues~ running> age> seen> state",
+        {
+            "worker": lambda row, _: row["id"][:8],
+            "queues": lambda row, _: " ".join(row["queues"]),
+            "running": lambda row, _: f"{row['running']}/{sum(row['slots'].values())}",
+            "age": _passed("age"),
+            "seen": _passed("seen"),
+            "state": lambda row, _: _state(row),
+        },
+    ),
+}

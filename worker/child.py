@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from scheduler.apps import IMPORTING
 from scheduler.context import Context
 from scheduler.error_text import describe_exception
 from scheduler.errors import InvalidJob
@@ -111,7 +112,9 @@ def serve(fd: int, modules: list[str]) -> None:
     """Import the modules of the job classes, say so, and run one order after the other."""
     try:
         for module in modules:
+            IMPORTING[:] = [module]
             importlib.import_module(module)
+        IMPORTING.clear()
     except BaseException as error:  # noqa: BLE001 - the worker reports it
         name, message, _ = describe_exception(error)
         write(fd, msgspec.json.encode(Hello(f"{name}: {message}")))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import gc
 import logging
 import os
+import pkgutil
 import signal
 import sys
 from datetime import timedelta
@@ -14,12 +16,15 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler import apps
-from scheduler.errors import SchedulerError
+from scheduler.errors import ConfigurationError, SchedulerError
+from scheduler.job import KINDS, QUEUES
 from scheduler.settings import WorkerSettings
 from worker.runner import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable, Iterator
+
+    from worker.transitions import Callback
 
 log = logging.getLogger("scheduler.worker")
 
@@ -55,12 +60,14 @@ LEVELS = ("debug", "info", "warning", "error")
     show_default=True,
     help="Seconds that running jobs get when the worker stops.",
 )
+@click.option("--on-transition", show_envvar=True, help="Functions to call with each transition of a job, separated by"
+              " commas, as in myservice.metrics:count.")  # fmt: skip
 @click.option("--log", "level", envvar="SCHEDULER_LOG", show_envvar=True, default="info", show_default=True,
               type=click.Choice(LEVELS), help="What to log, to stderr.")  # fmt: skip
 @click.version_option(package_name="leasework")
 def command(  # noqa: PLR0913, PLR0917 - one per option
     dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, async_slots: int, threads: int,
-    processes: int, lease: float, grace: float, level: str,
+    processes: int, lease: float, grace: float, on_transition: str | None, level: str,
 ) -> None:  # fmt: skip
     """Run jobs until SIGTERM or SIGINT.
 
@@ -75,13 +82,32 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
             async_slots=async_slots, threads=threads, processes=processes,
             lease=timedelta(seconds=lease), grace=timedelta(seconds=grace),
         )  # fmt: skip
+        _warn_of_misspelt(settings.queues)
         # A fifth of a busy worker's time went into looking for cycles among modules and short-lived attempts.
         gc.freeze()
         gc.set_threshold(GARBAGE)
-        _loop(_serve(Worker(dsn, listen_dsn=listen_dsn, settings=settings)))
+        told = list(_functions(on_transition or ""))
+        _loop(_serve(Worker(dsn, listen_dsn=listen_dsn, on_transition=told, settings=settings)))
     except SchedulerError as error:
         click.echo(f"scheduler-worker: {error}", err=True)
         _end(error.exit_code)
+
+
+def _warn_of_misspelt(queues: Iterable[str]) -> None:
+    """Warn of a queue that is nearly one of the application's: serving it is no error, but it may serve nobody."""
+    known = {"default", *QUEUES, *(kind.options.queue or "default" for kind in KINDS.values())}
+    words = "no job class of this application is in the queue %r: did you mean %r? If not, declare it: Queue(%r)"
+    for queue in set(queues) - known:
+        if near := difflib.get_close_matches(queue, known, n=1):
+            log.warning(words, queue, near[0], queue)
+
+
+def _functions(names: str) -> Iterator[Callback]:
+    for name in filter(None, map(str.strip, names.split(","))):
+        try:
+            yield pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigurationError(f"--on-transition {name}: {error}; name it as module:function") from error
 
 
 def _end(code: int) -> None:

@@ -1,4 +1,4 @@
-"""What every worker does for all: promote delayed jobs, resolve dependencies, reap lapsed leases.
+"""What every worker does for all: promote delayed jobs, resolve dependencies, reap lapsed leases, delete what is old.
 
 Each is one pass, harmless beside the same pass of any number of other workers, and true when it runs late.
 """
@@ -23,6 +23,9 @@ SHORTEST = 0.005  # seconds between two passes that found something
 BUSY_AGAIN = 0.02  # seconds until children that were locked are looked at again; twice as long each time
 BUSY_LONGEST = 1.0
 SWEEP = 2.0  # seconds between looks for edges that nobody resolved
+OLD_BATCH = 500  # finished jobs looked at in one transaction of retention
+BREATH = 0.05  # seconds between two such batches
+RETAIN = 60.0  # seconds between looks for what has been kept long enough
 
 
 class Promoter:
@@ -88,3 +91,17 @@ class Reaper:
             log.warning("%d jobs whose lease had lapsed were reaped: %s", len(done.reaped), done.reaped[:20])
         self._resolve(done.parents)
         return SHORTEST if len(done.reaped) == BATCH else jittered(self._lease.total_seconds() / 6)
+
+
+class Retention:
+    """Deletes finished jobs that have been kept long enough, a small batch at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def retain(self) -> float:
+        """Delete one batch; return in how many seconds to look again."""
+        done = await self._store.retain(OLD_BATCH)
+        if done.pruned:
+            log.debug("%d finished jobs had been kept long enough and were deleted", done.pruned)
+        return BREATH if done.more else jittered(RETAIN)

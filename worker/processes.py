@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from scheduler.apps import IMPORTING
 from scheduler.errors import ConfigurationError
 from worker.attempt import Attempt, Settlement, decided, failure, now
 from worker.child import LENGTH, Hello, Order
@@ -33,14 +34,20 @@ _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 
 _BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys.path[:] = {theirs!r}; main()"
 
 
-def child_modules(kinds: Iterable[type[Job]]) -> list[str]:
-    """Return the modules that a child must import. Raises ConfigurationError when it could not."""
-    in_children = [kind for kind in kinds if kind.options.executor == "process"]
+def child_modules(kinds: Iterable[type[Job]], processes: int) -> list[str]:
+    """Return the modules that a child must import. Raises ConfigurationError when it could not, or should not."""
+    if IMPORTING:
+        raise ConfigurationError(
+            f"a Worker is started while {IMPORTING[-1]} is imported for its job classes:"
+            ' put what starts it under `if __name__ == "__main__":`'
+        )
+    in_children = [kind for kind in kinds if kind.options.executor == "process"] if processes else []
     unreachable = ", ".join(kind.__name__ for kind in in_children if kind.__module__ == "__main__")
     if unreachable:
         raise ConfigurationError(
             f"{unreachable}: a CpuBoundJob is defined in the script that is run: move it to a module,"
-            " so that a child process can import it"
+            " so that a child process can import it, or run the script as --app of scheduler-worker"
+            ' with what it starts under `if __name__ == "__main__":`'
         )
     return sorted({kind.__module__ for kind in in_children})
 

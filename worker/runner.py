@@ -24,10 +24,11 @@ import msgspec
 from scheduler import embedded
 from scheduler.job import KINDS, QUEUES, declarations
 from scheduler.settings import WorkerSettings, dsn_from
-from scheduler.store import Store, open_pool
+from scheduler.store import open_pool
 from worker.attempt import Leases, now
+from worker.callbacks import Callbacks
 from worker.claimer import Claimer, Doze
-from worker.duties import Promoter, Reaper, Resolver
+from worker.duties import Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.keeper import Keeper
 from worker.listener import Listener
@@ -35,25 +36,27 @@ from worker.loops import Loop
 from worker.processes import ProcessExecutor, child_modules
 from worker.running import Running
 from worker.settler import Settler
+from worker.stopping import STEP, Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     import asyncpg
 
     from scheduler.job import Job
+    from worker.transitions import Callback
 
 log = logging.getLogger("scheduler.worker")
 
 CONNECTIONS = 4  # shared by claims, settler and duties; the keeper and the listener have their own
-STEP = 1.5  # seconds for each step of stopping that may hang, so that all together take less than 5 after the grace
 
 
 class Worker:
     """Runs jobs of one database in this process: `async with Worker(dsn): ...`, or `await worker.run()`.
 
-    `kinds`: the job classes to run; all that are imported by default. Other settings: see WorkerSettings.
+    `kinds`: the job classes to run; all that are imported by default. `on_transition`: one function or several, called
+    in a thread of their own with each Transition that this worker makes. Other settings: see WorkerSettings.
     Raises ConfigurationError, DatabaseUnavailable or SchemaMismatch when it starts.
     """
 
@@ -63,6 +66,7 @@ class Worker:
         *,
         kinds: Iterable[type[Job]] | None = None,
         listen_dsn: str | None = None,
+        on_transition: Callback | Iterable[Callback] = (),
         settings: WorkerSettings | None = None,
         **numbers: Any,  # noqa: ANN401 - the fields of WorkerSettings
     ) -> None:
@@ -80,7 +84,9 @@ class Worker:
         self._stopping: asyncio.Task[int] | None = None
         self._pool: asyncpg.Pool[Any] | None = None
         self._hurry = False  # no grace any more
-        self._silent = False  # the database has not answered while the worker was stopping
+        self._steps = Steps()
+        self._leases = Leases()
+        self.callbacks = Callbacks(on_transition)
         self.executors: list[Executor] = []
 
     @property
@@ -93,13 +99,13 @@ class Worker:
     async def start(self) -> Worker:
         """Connect, declare the job classes, and begin to claim."""
         dsn = self._dsn
-        modules = child_modules(self._kinds.values()) if self.settings.processes else []
+        modules = child_modules(self._kinds.values(), self.settings.processes)
         try:
             if embedded.is_embedded(dsn):
                 self._held = await asyncio.to_thread(embedded.hold, dsn)
                 dsn = self._held.url
             self._pool = await open_pool(dsn, size=CONNECTIONS, name="scheduler-worker")
-            self._store = Store(self._pool)
+            self._store = self.callbacks.store(self._pool, self.id, self._leases)
             await self._store.check_schema()
             await self._declare()
             self._assemble(dsn, modules)
@@ -107,6 +113,7 @@ class Worker:
         except BaseException:
             await self._close_connections()
             raise
+        self.callbacks.start()
         self._keeper.start()
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
         log.info("worker %s runs %d kinds from %s", self.id, len(self._kinds), ", ".join(self._queues))
@@ -117,11 +124,12 @@ class Worker:
         self._resolver = Resolver(self._store, self._poke_claims)
         self._resolving = Loop("resolve", self._resolver.resolve)
         self._promoting = Loop("promote", Promoter(self._store, settings.poll, self._poke_claims).promote)
-        leases = Leases()
+        leases = self._leases
         self._settler = Settler(self._store, self.id, leases, self._resolve, self._promoting.poke)
         self._settling = Loop("settle", self._settler.settle)
         self._running = Running(self._name, self._kinds, leases, self._settler, self._settling.poke)
         reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
+        retaining = Loop("retain", Retention(self._store).retain)
         self._keeper = Keeper(
             dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel
         )
@@ -130,7 +138,7 @@ class Worker:
         self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
         self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
-        self._loops = [self._settling, self._resolving, self._promoting, reaping, listening, *self._claiming]
+        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, *self._claiming]
 
     def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""
@@ -216,8 +224,8 @@ class Worker:
             claimer.stop()
             loop.stop()
         # A claim under way is started if its answer comes soon; if not, its jobs come back when their lease lapses.
-        await self._briefly(asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim")))
-        await self._briefly(self._register(draining=True))
+        await self._steps.take(asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim")))
+        await self._steps.take(self._register(draining=True))
         drained = await self._running.wait(grace_ends - now())
         if not drained:
             self._running.release_all()
@@ -229,22 +237,6 @@ class Worker:
             log.warning("%d outcomes could not be recorded: these jobs run again when their leases lapse", left)
         await self._close()
         return 6 if self._running.gave_back or left else 0
-
-    async def _briefly(self, step: Awaitable[Any]) -> None:
-        """Do one step of stopping, or leave it: a database that does not answer must not keep the process.
-
-        The step is not awaited after its time: the driver would wait for an answer to the cancellation, too.
-        """
-        task = asyncio.ensure_future(step)
-        if self._silent:
-            task.cancel()
-        done, _ = await asyncio.wait([task], timeout=STEP)
-        self._silent = self._silent or not done
-        if not done:
-            task.cancel()
-            log.warning("the database does not answer; stopping goes on without it")
-        elif not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("stopping goes on: %s", error)
 
     async def _flush(self, grace_ends: float) -> None:
         """Wait until the outbox is empty: while there is grace, and for as long as it gets shorter."""
@@ -265,13 +257,14 @@ class Worker:
         for executor in self.executors:
             await executor.close()
         await self._keeper.stop()
-        await self._briefly(self._store.deregister(self.id))
+        await self.callbacks.close()
+        await self._steps.take(self._store.deregister(self.id))
         await self._close_connections()
 
     async def _close_connections(self) -> None:
         if self._pool is not None:
-            if not self._silent:
-                await self._briefly(self._pool.close())
+            if not self._steps.silent:
+                await self._steps.take(self._pool.close())
             self._pool.terminate()
         if self._held is not None:
             self._held.close()

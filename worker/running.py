@@ -74,6 +74,7 @@ class Running:
         if not attempt.open:
             return
         attempt.open = False
+        attempt.duration = now() - attempt.deadline + attempt.context.timeout
         self._open -= 1
         if not self._open:
             self._all_ended.set()

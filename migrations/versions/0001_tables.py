@@ -216,29 +216,131 @@ INSERT INTO scheduler.epoch (epoch, changed_at) VALUES (1, '2000-01-01 00:00+00'
 """
 
 COMMENTS = """
-COMMENT ON TABLE scheduler.jobs IS 'One row per job. Insert kind and payload; the scheduler computes the rest.';
+COMMENT ON TYPE scheduler.job_status IS 'What a job waits for, or how it ended: BLOCKED for parents, DELAYED for its time, PENDING for a worker.';
+COMMENT ON TYPE scheduler.claimed IS 'A row of claim. When it took fewer jobs than it had slots, a last row without id carries the hints busy and next_in.';
+COMMENT ON COLUMN scheduler.claimed.id IS 'The job; null in the row of hints.';
+COMMENT ON COLUMN scheduler.claimed.fence IS 'Goes with every renewal and outcome of this attempt, and to outside resources that can refuse an older one.';
+COMMENT ON COLUMN scheduler.claimed.kind IS 'Which handler to run.';
+COMMENT ON COLUMN scheduler.claimed.queue IS 'From which of the queues asked for.';
+COMMENT ON COLUMN scheduler.claimed.tenant IS 'On whose behalf.';
+COMMENT ON COLUMN scheduler.claimed.payload IS 'The arguments of the handler: a JSON object.';
+COMMENT ON COLUMN scheduler.claimed.attempt IS 'The number of this attempt, from 1: claims so far.';
+COMMENT ON COLUMN scheduler.claimed.failures IS 'How many attempts failed or timed out before.';
+COMMENT ON COLUMN scheduler.claimed.max_attempts IS 'Failures after which the job ends.';
+COMMENT ON COLUMN scheduler.claimed.timeout IS 'Seconds this attempt may take; its worker is the one to end it.';
+COMMENT ON COLUMN scheduler.claimed.idempotency_key IS 'The key it was submitted with, or null. Equal on every attempt.';
+COMMENT ON COLUMN scheduler.claimed.metadata IS 'Tags and trace context, or null.';
+COMMENT ON COLUMN scheduler.claimed.busy IS 'Hint: claim again in milliseconds, do not sleep.';
+COMMENT ON COLUMN scheduler.claimed.next_in IS 'Hint: seconds until the next delayed job is due, 0 or less when it is; null when none waits.';
+
+COMMENT ON TABLE scheduler.jobs IS 'One row per job. Insert kind and payload; the scheduler computes the rest. Every other write is a verb.';
+COMMENT ON TABLE scheduler.jobs_active IS 'The partition of jobs that have not ended. Read and insert through jobs.';
+COMMENT ON TABLE scheduler.jobs_finished IS 'The partition of jobs that have ended. Read through jobs.';
+COMMENT ON COLUMN scheduler.jobs.id IS 'Identity only: no order, and gaps are normal.';
 COMMENT ON COLUMN scheduler.jobs.kind IS 'Which handler runs the job.';
 COMMENT ON COLUMN scheduler.jobs.payload IS 'The arguments of the handler: a JSON object of at most 256 kB.';
 COMMENT ON COLUMN scheduler.jobs.queue IS 'Default: the queue of the kind.';
 COMMENT ON COLUMN scheduler.jobs.priority IS '-100 to 100; LOW 0, MEDIUM 1, HIGH 2, CRITICAL 3. Default: that of the kind.';
 COMMENT ON COLUMN scheduler.jobs.tenant IS 'On whose behalf.';
-COMMENT ON COLUMN scheduler.jobs.run_at IS 'Not before. Default: now.';
+COMMENT ON COLUMN scheduler.jobs.run_at IS 'Not before; in the years 2000 to 9999. Default: now.';
 COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first.';
 COMMENT ON COLUMN scheduler.jobs.on_parent_failure IS 'cancel: a parent that does not complete cancels this job. run: it runs all the same.';
 COMMENT ON COLUMN scheduler.jobs.idempotency_key IS 'One job per (kind, key) while the first is unfinished and until its window ends; a second insert inserts nothing.';
 COMMENT ON COLUMN scheduler.jobs.unique_key IS 'One unfinished job per (kind, key).';
-COMMENT ON COLUMN scheduler.jobs.max_attempts IS 'Failures after which the job ends; 1: never retried.';
-COMMENT ON COLUMN scheduler.jobs.max_crashes IS 'Lost workers the job survives.';
-COMMENT ON COLUMN scheduler.jobs.timeout IS 'Of one attempt; over 0, at most 30 days.';
-COMMENT ON COLUMN scheduler.jobs.metadata IS 'Tags, trace context: a JSON object the handler sees as ctx.metadata.';
+COMMENT ON COLUMN scheduler.jobs.max_attempts IS 'Failures after which the job ends; 1: never retried. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.jobs.max_crashes IS 'Lost workers the job survives. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.jobs.timeout IS 'Of one attempt; over 0, at most 30 days. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.jobs.retry_base IS 'Backoff after the first failure, doubled by each; at most retry_cap. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.jobs.retry_cap IS 'Longest backoff, at most 30 days. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.jobs.retry_jitter IS 'Wait a random share of the backoff. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.jobs.metadata IS 'Tags, trace context: a JSON object of at most 16 kB that the handler sees.';
+COMMENT ON COLUMN scheduler.jobs.status IS 'Computed at insert, and changed by verbs only: see states.md.';
 COMMENT ON COLUMN scheduler.jobs.rank_at IS 'Place in the queue: greatest(submitted_at, run_at) - priority * step.';
 COMMENT ON COLUMN scheduler.jobs.line IS 'The line within (queue, kind) in which the job waits.';
 COMMENT ON COLUMN scheduler.jobs.unmet IS 'Parents still waited for.';
 COMMENT ON COLUMN scheduler.jobs.attempt IS 'Claims so far.';
+COMMENT ON COLUMN scheduler.jobs.failures IS 'Attempts that failed or timed out.';
+COMMENT ON COLUMN scheduler.jobs.crashes IS 'Attempts whose lease lapsed.';
 COMMENT ON COLUMN scheduler.jobs.fence IS 'Token of the newest claim: epoch << 32 | attempt. It only grows.';
 COMMENT ON COLUMN scheduler.jobs.request IS 'The claim call that took the job.';
+COMMENT ON COLUMN scheduler.jobs.worker_id IS 'Who runs it; set exactly while RUNNING.';
+COMMENT ON COLUMN scheduler.jobs.lease_expires_at IS 'Until when its worker has it unless renewed; set exactly while RUNNING.';
+COMMENT ON COLUMN scheduler.jobs.started_at IS 'When the newest attempt was claimed.';
+COMMENT ON COLUMN scheduler.jobs.cancel_requested_at IS 'Since when its worker is asked to stop it.';
 COMMENT ON COLUMN scheduler.jobs.cancelled_by IS 'The job whose failure cancelled this one.';
+COMMENT ON COLUMN scheduler.jobs.submitted_at IS 'When it was inserted, by the clock of the database.';
+COMMENT ON COLUMN scheduler.jobs.finished_at IS 'When it reached its final status.';
+COMMENT ON COLUMN scheduler.jobs.result IS 'What its handler returned, at most 64 kB.';
+COMMENT ON COLUMN scheduler.jobs.error IS 'Why it did not complete: type and words of the last failure, or the parent that ended otherwise.';
+COMMENT ON COLUMN scheduler.jobs.schedule_id IS 'The schedule that made it.';
 COMMENT ON COLUMN scheduler.jobs.fire_time IS 'The logical date for which the schedule fired.';
+
+COMMENT ON TABLE scheduler.attempts IS 'One row per attempt that did not complete; of a snoozing job the newest hundred.';
+COMMENT ON COLUMN scheduler.attempts.job_id IS 'The job.';
+COMMENT ON COLUMN scheduler.attempts.attempt IS 'The number of the attempt, from 1.';
+COMMENT ON COLUMN scheduler.attempts.worker_id IS 'Who ran it.';
+COMMENT ON COLUMN scheduler.attempts.started_at IS 'When it was claimed.';
+COMMENT ON COLUMN scheduler.attempts.ended_at IS 'When its end was recorded.';
+COMMENT ON COLUMN scheduler.attempts.outcome IS 'failed, timed_out, cancelled, lost (its lease lapsed), released or snoozed.';
+COMMENT ON COLUMN scheduler.attempts.error_type IS 'Name of the error, as its worker calls it.';
+COMMENT ON COLUMN scheduler.attempts.error IS 'Words of the error, at most 16 kB.';
+COMMENT ON COLUMN scheduler.attempts.traceback IS 'Where it was raised, at most 16 kB.';
+
+COMMENT ON TABLE scheduler.dependencies IS 'One row per edge of the graph; made from depends_on.';
+COMMENT ON COLUMN scheduler.dependencies.parent IS 'The job that must end first.';
+COMMENT ON COLUMN scheduler.dependencies.child IS 'The job that waits for it.';
+COMMENT ON COLUMN scheduler.dependencies.ended IS 'The parent has reached a final status.';
+COMMENT ON COLUMN scheduler.dependencies.applied IS 'The child has taken notice: resolve has been called.';
+
+COMMENT ON TABLE scheduler.idempotency_keys IS 'Who holds a key, and until when: see take_key.';
+COMMENT ON COLUMN scheduler.idempotency_keys.kind IS 'Keys of different kinds do not meet.';
+COMMENT ON COLUMN scheduler.idempotency_keys.key IS 'As submitted.';
+COMMENT ON COLUMN scheduler.idempotency_keys.job_id IS 'The job that holds it.';
+COMMENT ON COLUMN scheduler.idempotency_keys.expires_at IS 'End of its window; held longer while the job is unfinished.';
+
+COMMENT ON TABLE scheduler.kinds IS 'The defaults of each kind, as declared by its workers or set by an operator.';
+COMMENT ON COLUMN scheduler.kinds.kind IS 'The name that jobs and handlers meet by.';
+COMMENT ON COLUMN scheduler.kinds.queue IS 'Queue of jobs that name none.';
+COMMENT ON COLUMN scheduler.kinds.priority IS 'Priority of jobs that name none.';
+COMMENT ON COLUMN scheduler.kinds.max_attempts IS 'Failures after which a job ends.';
+COMMENT ON COLUMN scheduler.kinds.max_crashes IS 'Lost workers that a job survives.';
+COMMENT ON COLUMN scheduler.kinds.timeout IS 'Of one attempt.';
+COMMENT ON COLUMN scheduler.kinds.retry_base IS 'Backoff after the first failure.';
+COMMENT ON COLUMN scheduler.kinds.retry_cap IS 'Longest backoff.';
+COMMENT ON COLUMN scheduler.kinds.retry_jitter IS 'Wait a random share of the backoff.';
+COMMENT ON COLUMN scheduler.kinds.executor IS 'async, thread or process: where a Python worker runs it. Other workers may ignore it.';
+COMMENT ON COLUMN scheduler.kinds.idempotency_window IS 'How long an idempotency key is held at least.';
+COMMENT ON COLUMN scheduler.kinds.declared IS 'The declarations seen, newest first.';
+COMMENT ON COLUMN scheduler.kinds.override IS 'What an operator has set; it outweighs what is declared.';
+COMMENT ON COLUMN scheduler.kinds.seen_at IS 'When the declaration in force was made; null while nobody has declared the kind: its jobs wait.';
+
+COMMENT ON TABLE scheduler.queues IS 'The ordering of each queue that was declared; any other is aging.';
+COMMENT ON COLUMN scheduler.queues.queue IS 'Its name.';
+COMMENT ON COLUMN scheduler.queues.ordering IS 'aging, fifo or strict.';
+COMMENT ON COLUMN scheduler.queues.step IS 'How much waiting one level of priority is worth.';
+COMMENT ON COLUMN scheduler.queues.declared IS 'The declarations seen, newest first.';
+COMMENT ON COLUMN scheduler.queues.override IS 'What an operator has set; it outweighs what is declared.';
+
+COMMENT ON TABLE scheduler.workers IS 'One row per registered worker process. Claims do not need it; waking up and the lists of operators do.';
+COMMENT ON COLUMN scheduler.workers.id IS 'A fresh uuid per process.';
+COMMENT ON COLUMN scheduler.workers.host IS 'Where it runs.';
+COMMENT ON COLUMN scheduler.workers.pid IS 'Its process there.';
+COMMENT ON COLUMN scheduler.workers.version IS 'Of its program.';
+COMMENT ON COLUMN scheduler.workers.queues IS 'What it claims from.';
+COMMENT ON COLUMN scheduler.workers.kinds IS 'What it can run.';
+COMMENT ON COLUMN scheduler.workers.slots IS 'Attempts at once, by executor: a JSON object of numbers.';
+COMMENT ON COLUMN scheduler.workers.started_at IS 'When it registered.';
+COMMENT ON COLUMN scheduler.workers.seen_at IS 'Its last sign of life: register, renew or doze.';
+COMMENT ON COLUMN scheduler.workers.sleeping IS 'It wants to be woken: see doze.';
+COMMENT ON COLUMN scheduler.workers.channel IS 'What it listens on, 1 to 63 of a-z 0-9 _. The payload is empty, or cancel: renew now.';
+COMMENT ON COLUMN scheduler.workers.draining IS 'It claims nothing more.';
+
+COMMENT ON TABLE scheduler.epoch IS 'One row: the upper half of every fence, and whose fences they are.';
+COMMENT ON COLUMN scheduler.epoch.one IS 'There is one row.';
+COMMENT ON COLUMN scheduler.epoch.epoch IS 'Grows when a server takes over that may lack the newest claims.';
+COMMENT ON COLUMN scheduler.epoch.system_identifier IS 'The cluster that wrote the newest fence.';
+COMMENT ON COLUMN scheduler.epoch.timeline IS 'Its timeline then.';
+COMMENT ON COLUMN scheduler.epoch.changed_at IS 'For one lease from then nothing is reaped.';
 """
 
 GRANTS = """

@@ -1,13 +1,13 @@
 -- claim(worker, request, queues, kinds, slots, lease): start at most `slots` waiting jobs of these kinds.
 --
--- A kind that nobody declared is not claimed: its rows have no timeout yet.
+-- A kind that nobody declared is not claimed: its rows have no timeout yet. Nothing of a paused queue or kind is claimed.
 -- Queues are served in the order given (the worker turns the list from call to call); within a queue the order over all
 -- its kinds is exact: rank_at, id. The index is led by (queue, kind, line), so a claim never walks past jobs this worker
 -- cannot run. For several kinds: peek at the first few of each, accept what ranks no later than the smallest last-peeked
 -- rank of the kinds that were cut (nothing unseen can rank before that), lock that many per kind; repeat while short.
 --
 -- `request` stays on the row: when the reply is lost, claimed_by() finds what this call took. A claim that came short ends
--- with a row without id that says when the next delayed job is due (next_in, seconds).
+-- with a row without id that says when the next delayed job is due or the next pause ends (next_in, seconds).
 --
 -- Locks FOR NO KEY UPDATE SKIP LOCKED in a CTE: two claims never wait for each other, and no plan takes more than slots.
 -- Refused outside READ COMMITTED: a later statement here must see what an earlier one of somebody else committed.
@@ -33,7 +33,8 @@ BEGIN
       EXIT WHEN free <= 0;
       -- A scalar subquery: as EXISTS it may become a join that reads every waiting job of the queue.
       heads := ARRAY(SELECT k.kind FROM unnest(p_kinds) AS k(kind) JOIN scheduler.kinds d ON d.kind = k.kind
-        WHERE d.seen_at IS NOT NULL AND k.kind <> ALL (tried) AND (
+        WHERE d.seen_at IS NOT NULL AND (d.paused_until > scheduler.clock()) IS NOT TRUE AND k.kind <> ALL (tried)
+          AND (SELECT q.paused_until > scheduler.clock() FROM scheduler.queues q WHERE q.queue = v_queue) IS NOT TRUE AND (
         SELECT true FROM scheduler.jobs_active j
         WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = k.kind AND j.line = '' LIMIT 1));
       EXIT WHEN heads = '{}';
@@ -67,7 +68,7 @@ BEGIN
   END LOOP;
   IF free > 0 THEN
     RETURN QUERY SELECT NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::int, NULL::int,
-      NULL::int, NULL::float8, NULL::text, NULL::jsonb, false, scheduler.due_in();
+      NULL::int, NULL::float8, NULL::text, NULL::jsonb, false, least(scheduler.due_in(), scheduler.resumes_in(p_queues, p_kinds));
   END IF;
 END $$;
 
@@ -97,4 +98,15 @@ BEGIN
   RETURN extract(epoch FROM (
     SELECT j.run_at FROM scheduler.jobs_active j WHERE j.status = 'DELAYED' ORDER BY j.run_at, j.id LIMIT 1)
     - scheduler.clock())::float8;
+END $$;
+
+-- Seconds until the first pause among these queues and kinds ends by itself; null when none will.
+CREATE OR REPLACE FUNCTION scheduler.resumes_in(p_queues text[], p_kinds text[]) RETURNS double precision
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (
+    SELECT extract(epoch FROM min(p.paused_until) - scheduler.clock())::float8
+    FROM (SELECT q.paused_until FROM scheduler.queues q WHERE q.queue = ANY (p_queues)
+      UNION ALL SELECT k.paused_until FROM scheduler.kinds k WHERE k.kind = ANY (p_kinds)) AS p
+    WHERE p.paused_until > scheduler.clock() AND p.paused_until < 'infinity');
 END $$;

@@ -1,6 +1,7 @@
 -- declare(kinds, queues, force): record what the job classes say of themselves, and make it effective.
 -- kinds: [{"kind", "queue", "priority", "max_attempts", "max_crashes", "timeout", "retry_base", "retry_cap", "retry_jitter",
--- "executor", "idempotency_window"}], queues: [{"queue", "ordering", "step"}], durations in seconds; what is not set is left out.
+-- "executor", "idempotency_window"}], queues: [{"queue", "ordering", "step", "keep_completed",
+-- "keep_failed"}], durations in seconds; what is not set is left out.
 -- Effective is coalesce(override, declared, default): what an operator has set wins until it is reset.
 -- `declared` keeps the declarations seen, newest first. In a rolling deploy the old version declares the old options again at
 -- every start: a declaration that was superseded changes nothing and is returned in "superseded", unless forced (a rollback).
@@ -81,8 +82,11 @@ BEGIN
   o := '{"ordering": "aging"}' || p_queue || known.override;
   UPDATE scheduler.queues q SET ordering = o ->> 'ordering', declared = scheduler.newest_first(p_queue, known.declared),
     step = CASE o ->> 'ordering' WHEN 'fifo' THEN '0' WHEN 'strict' THEN '87660 hours'
-      ELSE make_interval(secs => coalesce((o ->> 'step')::float8, 10)) END
+      ELSE make_interval(secs => coalesce((o ->> 'step')::float8, 10)) END,
+    keep_completed = make_interval(secs => (o ->> 'keep_completed')::float8),
+    keep_failed = make_interval(secs => (o ->> 'keep_failed')::float8)
   WHERE q.queue = known.queue;
+  DELETE FROM scheduler.retention; -- jobs that were passed over may be due now
 END $$;
 
 -- At most eight declarations are kept: more versions than live side by side in any rolling deploy.

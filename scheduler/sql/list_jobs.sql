@@ -1,23 +1,65 @@
--- list_jobs(filter): jobs newest first, as JSON without payload and result.
--- filter: {"status": [..], "kind", "queue", "tenant", "before": id, "limit": n}; an unknown key is refused.
+-- list_jobs(filters): jobs newest first, as JSON without payload and result.
+-- filters: {"status": [..], "kind", "queue", "tenant", "error": text that the error contains, in capitals or not, "older_than" and
+-- "newer_than": seconds since it was submitted, "before": id, "limit": n}. One that does not exist, or is of another type, is
+-- refused.
 -- callers: operator
-CREATE OR REPLACE FUNCTION scheduler.list_jobs(p_filter jsonb DEFAULT '{}') RETURNS SETOF jsonb
+CREATE OR REPLACE FUNCTION scheduler.list_jobs(p_filters jsonb DEFAULT '{}') RETURNS SETOF jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
-DECLARE unknown text;
+DECLARE ids bigint[] := ARRAY(SELECT m.id FROM scheduler.matching(p_filters, 50) AS m);
 BEGIN
-  SELECT k INTO unknown FROM jsonb_object_keys(p_filter) AS k
-  WHERE k NOT IN ('status', 'kind', 'queue', 'tenant', 'before', 'limit') LIMIT 1;
-  IF unknown IS NOT NULL THEN
-    PERFORM scheduler.refuse(unknown, 'is no filter of list_jobs', 'use status, kind, queue, tenant, before or limit');
-  END IF;
+  RETURN QUERY SELECT scheduler.job_facts(j) FROM scheduler.jobs j WHERE j.id = ANY (ids) ORDER BY j.id DESC;
+END $$;
+
+-- count_jobs(filters): how many jobs match, by status: {"FAILED": 12}. It reads them all unless a limit is given.
+CREATE OR REPLACE FUNCTION scheduler.count_jobs(p_filters jsonb DEFAULT '{}') RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN (SELECT coalesce(jsonb_object_agg(c.status, c.n), '{}')
+    FROM (SELECT m.status, count(*) AS n FROM scheduler.matching(p_filters, NULL) AS m GROUP BY m.status) AS c);
+END $$;
+
+-- job_ids(filters): the ids of matching jobs, newest first, a thousand unless a limit is given: for verbs that take ids.
+CREATE OR REPLACE FUNCTION scheduler.job_ids(p_filters jsonb DEFAULT '{}') RETURNS bigint[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN ARRAY(SELECT m.id FROM scheduler.matching(p_filters, 1000) AS m ORDER BY m.id DESC);
+END $$;
+
+-- Planned for the values at hand: a status that is given leaves one partition out.
+CREATE OR REPLACE FUNCTION scheduler.matching(p_filters jsonb, p_limit int)
+RETURNS TABLE (id bigint, status scheduler.job_status) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off
+SET enable_seqscan = off SET plan_cache_mode = force_custom_plan AS $$
+DECLARE
+  moment timestamptz := scheduler.clock();
+  statuses scheduler.job_status[];
+BEGIN
+  PERFORM scheduler.check_filters(p_filters);
+  statuses := (SELECT array_agg(s::scheduler.job_status) FROM jsonb_array_elements_text(nullif(p_filters -> 'status', 'null')) AS s);
   RETURN QUERY
-    SELECT scheduler.job_facts(j) FROM scheduler.jobs j
-    WHERE (p_filter -> 'status' IS NULL OR p_filter -> 'status' @> to_jsonb(j.status::text))
-      AND (p_filter ->> 'kind' IS NULL OR j.kind = p_filter ->> 'kind')
-      AND (p_filter ->> 'queue' IS NULL OR j.queue = p_filter ->> 'queue')
-      AND (p_filter ->> 'tenant' IS NULL OR j.tenant = p_filter ->> 'tenant')
-      AND (p_filter ->> 'before' IS NULL OR j.id < (p_filter ->> 'before')::bigint)
-    ORDER BY j.id DESC LIMIT coalesce((p_filter ->> 'limit')::int, 50);
+    SELECT j.id, j.status FROM scheduler.jobs j
+    WHERE (statuses IS NULL OR j.status = ANY (statuses))
+      AND (p_filters ->> 'kind' IS NULL OR j.kind = p_filters ->> 'kind')
+      AND (p_filters ->> 'queue' IS NULL OR j.queue = p_filters ->> 'queue')
+      AND (p_filters ->> 'tenant' IS NULL OR j.tenant = p_filters ->> 'tenant')
+      AND (p_filters ->> 'error' IS NULL OR strpos(lower(j.error), lower(p_filters ->> 'error')) > 0)
+      AND (p_filters ->> 'older_than' IS NULL OR j.submitted_at <= moment - make_interval(secs => (p_filters ->> 'older_than')::float8))
+      AND (p_filters ->> 'newer_than' IS NULL OR j.submitted_at >= moment - make_interval(secs => (p_filters ->> 'newer_than')::float8))
+      AND (p_filters ->> 'before' IS NULL OR j.id < (p_filters ->> 'before')::bigint)
+    ORDER BY j.id DESC LIMIT coalesce((p_filters ->> 'limit')::int, p_limit);
+END $$;
+
+CREATE OR REPLACE FUNCTION scheduler.check_filters(p_filters jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE wrong record;
+BEGIN
+  SELECT given.key, known.type INTO wrong FROM jsonb_each(p_filters) AS given LEFT JOIN jsonb_each_text('{"status": "array",
+    "kind": "string", "queue": "string", "tenant": "string", "error": "string", "older_than": "number", "newer_than": "number",
+    "before": "number", "limit": "number"}') AS known(key, type) USING (key)
+  WHERE known.type IS NULL OR jsonb_typeof(given.value) NOT IN (known.type, 'null') ORDER BY given.key LIMIT 1;
+  IF FOUND THEN
+    PERFORM scheduler.refuse(wrong.key, coalesce('must be a JSON ' || wrong.type, 'is no filter'),
+      'filters are status, kind, queue, tenant, error, older_than, newer_than, before and limit');
+  END IF;
 END $$;
 
 -- What every listing shows of a job; payload and result may be secrets and stay out.

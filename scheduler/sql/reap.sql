@@ -1,5 +1,6 @@
 -- reap(lease, limit): return jobs whose lease has lapsed to PENDING; end a job that has now lost more than max_crashes workers.
--- Returns {"reaped": [ids], "parents": [ids]}.
+-- Returns {"reaped": [ids], "parents": [ids], "jobs": [{"ids", "kind", "queue", "tenant", "attempt", "status",
+-- "outcome", "duration", "error_type", "error"}]}: where each went, and how its attempt ended, after how many seconds.
 -- Does nothing until one lease after the server started or the epoch changed: while the database was away nobody could
 -- renew, and an outage is nobody's crash.
 -- Race: a renewal or a settlement may be under way. The guard stands in the locking statement, which sees the row as it is
@@ -13,17 +14,19 @@ DECLARE
   endings scheduler.ending[];
   queues text[];
   parents bigint[] := '{}';
+  jobs jsonb;
+  words constant text := 'the worker did not renew its lease';
 BEGIN
   PERFORM scheduler.need_read_committed('reap');
   PERFORM scheduler.current_epoch(); -- on a standby just promoted it is this that begins the lease of grace
   IF scheduler.clock() < p_lease + greatest(pg_postmaster_start_time(), (SELECT e.changed_at FROM scheduler.epoch e)) THEN
-    RETURN '{"reaped": [], "parents": []}';
+    RETURN '{"reaped": [], "parents": [], "jobs": []}';
   END IF;
   WITH lapsed AS MATERIALIZED (
     SELECT j.id FROM scheduler.jobs_active j WHERE j.status = 'RUNNING' AND j.lease_expires_at < scheduler.clock()
     LIMIT p_limit),
   held AS MATERIALIZED (
-    SELECT j.id, j.attempt, j.worker_id, j.started_at, j.crashes, j.max_crashes, j.cancel_requested_at
+    SELECT j.id, j.kind, j.queue, j.tenant, j.attempt, j.worker_id, j.started_at, j.crashes, j.max_crashes, j.cancel_requested_at
     FROM scheduler.jobs_active j WHERE j.id = ANY (ARRAY(SELECT l.id FROM lapsed l))
       AND j.worker_id IS NOT NULL AND j.lease_expires_at < scheduler.clock()
     ORDER BY j.id FOR UPDATE SKIP LOCKED),
@@ -32,19 +35,22 @@ BEGIN
       ELSE 'PENDING' END::scheduler.job_status AS status FROM held h),
   logged AS (
     INSERT INTO scheduler.attempts (job_id, attempt, worker_id, started_at, ended_at, outcome, error_type, error)
-    SELECT r.id, r.attempt, r.worker_id, r.started_at, scheduler.clock(), 'lost', 'WorkerLost',
-      'the worker did not renew its lease' FROM ruled r ON CONFLICT DO NOTHING),
+    SELECT r.id, r.attempt, r.worker_id, r.started_at, scheduler.clock(), 'lost', 'WorkerLost', words
+    FROM ruled r ON CONFLICT DO NOTHING),
   returned AS (
     UPDATE scheduler.jobs_active j SET status = 'PENDING', worker_id = NULL, lease_expires_at = NULL, crashes = j.crashes + 1
     WHERE j.id = ANY (ARRAY(SELECT r.id FROM ruled r WHERE r.status = 'PENDING')) RETURNING j.queue)
   SELECT coalesce(array_agg(r.id), '{}'), ARRAY(SELECT DISTINCT b.queue FROM returned b),
     array_agg(ROW(r.id, r.status, 0, 1, NULL, CASE WHEN r.status = 'FAILED' THEN
       format('WorkerLost: %s workers were lost while they ran this job (max_crashes %s)', r.crashes + 1, r.max_crashes) END,
-      NULL)::scheduler.ending) FILTER (WHERE r.status <> 'PENDING')
-  INTO reaped, queues, endings FROM ruled r;
+      NULL)::scheduler.ending) FILTER (WHERE r.status <> 'PENDING'),
+    coalesce(jsonb_agg(jsonb_build_object('ids', ARRAY[r.id], 'kind', r.kind, 'queue', r.queue, 'tenant', r.tenant,
+      'attempt', r.attempt, 'status', r.status, 'outcome', 'lost', 'error_type', 'WorkerLost', 'error', words,
+      'duration', extract(epoch FROM scheduler.clock() - r.started_at)::float8)), '[]')
+  INTO reaped, queues, endings, jobs FROM ruled r;
   IF endings IS NOT NULL THEN
     parents := scheduler.finish(endings);
   END IF;
   PERFORM scheduler.wake(queues);
-  RETURN jsonb_build_object('reaped', reaped, 'parents', parents);
+  RETURN jsonb_build_object('reaped', reaped, 'parents', parents, 'jobs', jobs);
 END $$;

@@ -1,5 +1,6 @@
 -- release(worker, ids, fences): give running jobs back, to be claimed again at once; nothing is counted against them.
--- A job whose cancellation was asked for meanwhile ends CANCELLED. Returns {"lost", "busy", "parents"} as settle does.
+-- A job whose cancellation was asked for meanwhile ends CANCELLED. Returns {"lost", "busy", "parents", "became"} as settle
+-- does; what is done and not in "became" is PENDING.
 -- Fenced. Locks FOR UPDATE SKIP LOCKED, ids ascending.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.release(p_worker uuid, p_ids bigint[], p_fences bigint[]) RETURNS jsonb
@@ -10,6 +11,7 @@ DECLARE
   endings scheduler.ending[];
   queues text[];
   parents bigint[] := '{}';
+  became jsonb;
 BEGIN
   PERFORM scheduler.need_read_committed('release');
   WITH held AS MATERIALIZED (
@@ -24,11 +26,12 @@ BEGIN
     UPDATE scheduler.jobs_active j SET status = 'PENDING', worker_id = NULL, lease_expires_at = NULL
     WHERE j.id = ANY (ARRAY(SELECT h.id FROM held h WHERE h.cancel_requested_at IS NULL)) RETURNING j.queue)
   SELECT coalesce(array_agg(h.id), '{}'), ARRAY(SELECT DISTINCT r.queue FROM returned r),
-    array_agg(ROW(h.id, 'CANCELLED', 0, 0, NULL, NULL, NULL)::scheduler.ending) FILTER (WHERE h.cancel_requested_at IS NOT NULL)
-  INTO done, queues, endings FROM held h;
+    array_agg(ROW(h.id, 'CANCELLED', 0, 0, NULL, NULL, NULL)::scheduler.ending) FILTER (WHERE h.cancel_requested_at IS NOT NULL),
+    coalesce(jsonb_object_agg(h.id, 'CANCELLED') FILTER (WHERE h.cancel_requested_at IS NOT NULL), '{}')
+  INTO done, queues, endings, became FROM held h;
   IF endings IS NOT NULL THEN
     parents := scheduler.finish(endings);
   END IF;
   PERFORM scheduler.wake(queues);
-  RETURN scheduler.missed(p_worker, p_ids, p_fences, done) || jsonb_build_object('parents', parents);
+  RETURN scheduler.missed(p_worker, p_ids, p_fences, done) || jsonb_build_object('parents', parents, 'became', became);
 END $$;

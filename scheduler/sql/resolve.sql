@@ -2,7 +2,8 @@
 -- DELAYED; a child whose policy is cancel and one of whose parents did not complete becomes CANCELLED, in the name of the root.
 -- Called in a transaction of its own right after settle, cancel and reap, with the parents they returned; and by a duty with
 -- NULL, which takes any edge left over. Returns {"parents": [the next level], "more": edges are left for another call,
--- "busy": [parents whose child is locked by somebody: call again soon]}.
+-- "busy": [parents whose child is locked by somebody: call again soon], "jobs": [{"ids", "kind", "queue", "tenant", "attempt",
+-- "status"}]: the children that are BLOCKED no more, those that are alike together}.
 -- Two parents ending together are no race: each marked its own edge `ended` in its own transaction, and whoever holds the
 -- child applies every ended edge it sees, once, because applying an edge marks it `applied`. Whoever finds the child locked
 -- is told `busy` and comes again. Locks SKIP LOCKED, ids ascending: NO KEY UPDATE to count (a grandchild being inserted
@@ -20,11 +21,13 @@ DECLARE
   parents bigint[] := '{}';
   gone bigint[];
   busy bigint[];
+  cancelled jsonb := '[]';
+  jobs jsonb;
 BEGIN
   PERFORM scheduler.need_read_committed('resolve');
   children := scheduler.to_resolve(p_parents, p_limit);
   IF children = '{}' THEN
-    RETURN '{"parents": [], "busy": [], "more": false}';
+    RETURN '{"parents": [], "busy": [], "more": false, "jobs": []}';
   END IF;
   WITH locked AS MATERIALIZED (
     SELECT j.id FROM scheduler.jobs_active j WHERE j.id = ANY (children) ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED)
@@ -41,9 +44,12 @@ BEGIN
         ORDER BY d.child, f.finished_at, f.id) AS lost;
   IF endings IS NOT NULL THEN
     WITH locked AS MATERIALIZED (
-      SELECT j.id FROM scheduler.jobs_active j WHERE j.id = ANY (ARRAY(SELECT e.id FROM unnest(endings) AS e))
-      ORDER BY j.id FOR UPDATE SKIP LOCKED)
-    SELECT coalesce(array_agg(l.id), '{}') INTO doomed FROM locked l;
+      SELECT j.id, j.kind, j.queue, j.tenant, j.attempt FROM scheduler.jobs_active j
+      WHERE j.id = ANY (ARRAY(SELECT e.id FROM unnest(endings) AS e)) ORDER BY j.id FOR UPDATE SKIP LOCKED),
+    alike AS (
+      SELECT array_agg(l.id) AS ids, l.kind, l.queue, l.tenant, l.attempt, 'CANCELLED' AS status FROM locked l
+      GROUP BY l.kind, l.queue, l.tenant, l.attempt)
+    SELECT ARRAY(SELECT l.id FROM locked l), coalesce(jsonb_agg(to_jsonb(a)), '[]') INTO doomed, cancelled FROM alike a;
     held := ARRAY(SELECT unnest(held) EXCEPT SELECT e.id FROM unnest(endings) AS e) || doomed;
     parents := scheduler.finish(ARRAY(SELECT e FROM unnest(endings) AS e WHERE e.id = ANY (doomed)));
   END IF;
@@ -65,13 +71,17 @@ BEGIN
       WHEN j.unmet > met.n THEN 'BLOCKED' WHEN j.run_at > scheduler.clock() THEN 'DELAYED'
       ELSE 'PENDING' END::scheduler.job_status
     FROM met WHERE j.id = met.child AND j.status = 'BLOCKED'
-    RETURNING j.queue, j.status)
-  SELECT ARRAY(SELECT DISTINCT f.queue FROM freed f WHERE f.status <> 'BLOCKED' AND f.queue IS NOT NULL) INTO queues;
+    RETURNING j.id, j.kind, j.queue, j.tenant, j.attempt, j.status),
+  alike AS (
+    SELECT array_agg(f.id) AS ids, f.kind, f.queue, f.tenant, f.attempt, f.status FROM freed f WHERE f.status <> 'BLOCKED'
+    GROUP BY f.kind, f.queue, f.tenant, f.attempt, f.status)
+  SELECT coalesce(array_agg(DISTINCT a.queue) FILTER (WHERE a.queue IS NOT NULL), '{}'), coalesce(jsonb_agg(to_jsonb(a)), '[]')
+  INTO queues, jobs FROM alike a;
   PERFORM scheduler.wake(queues);
 
   SELECT coalesce(array_agg(DISTINCT d.parent), '{}') INTO busy FROM scheduler.dependencies d
   WHERE d.child = ANY (children) AND d.ended AND NOT d.applied AND (p_parents IS NULL OR d.parent = ANY (p_parents));
-  RETURN jsonb_build_object('parents', parents, 'busy', busy, 'more', EXISTS (
+  RETURN jsonb_build_object('parents', parents, 'busy', busy, 'jobs', cancelled || jobs, 'more', EXISTS (
     SELECT FROM scheduler.dependencies d WHERE d.ended AND NOT d.applied AND d.child <> ALL (children)
       AND (p_parents IS NULL OR d.parent = ANY (p_parents))));
 END $$;

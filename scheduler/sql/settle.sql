@@ -1,8 +1,9 @@
 -- settle(worker, outcomes): record how attempts ended, one round trip for a whole group.
 -- outcomes: [{"id", "fence", "outcome": completed | failed | timed_out | cancelled | snoozed, "result", "error_type", "error",
 -- "traceback", "delay", "retryable"}]; delay in seconds: of a snooze, or what the handler asked for instead of the backoff.
--- Returns {"lost": [ids], "busy": [ids], "parents": [ids]}. lost: the claim is another's, nothing was changed. busy: somebody
--- holds the row; send the outcome again soon, and go on renewing. parents: call resolve() with them.
+-- Returns {"lost": [ids], "busy": [ids], "parents": [ids], "became": {id: status}}. lost: the claim is another's, nothing was
+-- changed. busy: somebody holds the row; send the outcome again soon, and go on renewing. parents: call resolve() with them.
+-- became: the status of what did not simply become COMPLETED.
 -- Fenced. An outcome sent again after its reply was lost is not reported lost when it is what stands recorded.
 -- Locks FOR UPDATE SKIP LOCKED, ids ascending. worker_id is set exactly while RUNNING, so the guard does not name the status:
 -- naming it lets the planner walk all RUNNING jobs instead of looking the ids up (100 x 100 comparisons a call). A delay
@@ -16,27 +17,30 @@ DECLARE
   fences bigint[];
   done bigint[];
   report jsonb;
-  lost bigint[];
   parents bigint[] := '{}';
-  others bigint[];
-  other_parents bigint[];
+  others record;
+  became jsonb := '{}';
+  recorded jsonb;
 BEGIN
   PERFORM scheduler.need_read_committed('settle');
   SELECT c.ids, c.fences, c.done INTO ids, fences, done FROM scheduler.settle_completed(p_worker, p_outcomes) AS c;
   parents := scheduler.mark_ended(done);
   IF cardinality(done) < cardinality(ids) THEN
-    SELECT s.done, s.parents INTO others, other_parents FROM scheduler.settle_others(p_worker, p_outcomes) AS s;
-    done := done || others;
-    parents := parents || other_parents;
+    SELECT s.* INTO others FROM scheduler.settle_incomplete(p_worker, p_outcomes) AS s;
+    done := done || others.done;
+    parents := parents || others.parents;
+    became := others.became;
   END IF;
   report := scheduler.missed(p_worker, ids, fences, done);
   IF report -> 'lost' <> '[]' THEN -- or recorded before: then its children wait for whoever was to be told of it
-    lost := scheduler.not_recorded(p_worker, p_outcomes, report -> 'lost');
-    parents := parents || ARRAY(SELECT DISTINCT d.parent FROM scheduler.dependencies d WHERE d.parent = ANY (ids)
-      AND d.parent <> ALL (lost) AND d.ended AND NOT d.applied);
-    report := report || jsonb_build_object('lost', lost);
+    recorded := scheduler.recorded(p_worker, p_outcomes, report -> 'lost');
+    became := became || recorded;
+    parents := parents || ARRAY(SELECT DISTINCT d.parent FROM scheduler.dependencies d
+      WHERE d.parent = ANY (ids) AND recorded ? d.parent::text AND d.ended AND NOT d.applied);
+    report := report || jsonb_build_object('lost', (SELECT coalesce(jsonb_agg(l.id), '[]')
+      FROM jsonb_array_elements(report -> 'lost') AS l(id) WHERE NOT recorded ? l.id::text));
   END IF;
-  RETURN report || jsonb_build_object('parents', parents);
+  RETURN report || jsonb_build_object('parents', parents, 'became', became);
 END $$;
 
 -- The completed ones, nearly all: locked, moved and answered in one statement (a fifth less time than through finish).
@@ -71,8 +75,8 @@ BEGIN
 END $$;
 
 -- What did not complete: retried, snoozed, or ended through finish.
-CREATE OR REPLACE FUNCTION scheduler.settle_others(
-  p_worker uuid, p_outcomes jsonb, OUT done bigint[], OUT parents bigint[])
+CREATE OR REPLACE FUNCTION scheduler.settle_incomplete(
+  p_worker uuid, p_outcomes jsonb, OUT done bigint[], OUT parents bigint[], OUT became jsonb)
 LANGUAGE plpgsql AS $$
 DECLARE endings scheduler.ending[];
 BEGIN
@@ -118,8 +122,9 @@ BEGIN
     FROM ruled r WHERE j.id = r.id AND r.status = 'DELAYED' AND r.outcome <> 'snoozed')
   SELECT coalesce(array_agg(r.id), '{}'),
     array_agg(ROW(r.id, r.status, CASE WHEN r.status IN ('FAILED', 'TIMED_OUT') THEN 1 ELSE 0 END, 0, NULL,
-      nullif(concat_ws(': ', r.error_type, r.error), ''), NULL)::scheduler.ending) FILTER (WHERE r.status <> 'DELAYED')
-  INTO done, endings FROM ruled r;
+      nullif(concat_ws(': ', r.error_type, r.error), ''), NULL)::scheduler.ending) FILTER (WHERE r.status <> 'DELAYED'),
+    coalesce(jsonb_object_agg(r.id, r.status), '{}')
+  INTO done, endings, became FROM ruled r;
   parents := CASE WHEN endings IS NULL THEN '{}' ELSE scheduler.finish(endings) END;
   IF p_outcomes @> '[{"outcome": "snoozed"}]' THEN -- a job may snooze for ever: its log may not grow for ever
     DELETE FROM scheduler.attempts a WHERE a.job_id = ANY (done) AND a.outcome = 'snoozed'
@@ -127,15 +132,17 @@ BEGIN
   END IF;
 END $$;
 
--- The lost outcomes less those that an earlier, unanswered call has recorded as they are.
-CREATE OR REPLACE FUNCTION scheduler.not_recorded(p_worker uuid, p_outcomes jsonb, p_lost jsonb) RETURNS bigint[]
+-- Of the lost outcomes those that an earlier, unanswered call has recorded as they are, and the status that it gave: DELAYED
+-- unless the job has ended with this very claim.
+CREATE OR REPLACE FUNCTION scheduler.recorded(p_worker uuid, p_outcomes jsonb, p_lost jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN ARRAY(
-    SELECT s.id FROM jsonb_to_recordset(p_outcomes) AS s(id bigint, fence bigint, outcome text)
-    WHERE p_lost @> to_jsonb(s.id)
-      AND NOT EXISTS (SELECT FROM scheduler.attempts a WHERE a.job_id = s.id AND a.worker_id = p_worker
-        AND a.attempt = (s.fence & 4294967295)::int AND (a.outcome = s.outcome OR a.error_type = 'ResultTooLarge'))
-      AND NOT EXISTS (SELECT FROM scheduler.jobs_finished f
-        WHERE f.id = s.id AND f.fence = s.fence AND f.status = 'COMPLETED' AND s.outcome = 'completed'));
+  RETURN (
+    SELECT coalesce(jsonb_object_agg(s.id, coalesce(f.status, 'DELAYED')), '{}')
+    FROM jsonb_to_recordset(p_outcomes) AS s(id bigint, fence bigint, outcome text)
+    LEFT JOIN scheduler.jobs_finished f ON f.id = s.id AND f.fence = s.fence
+    WHERE p_lost @> to_jsonb(s.id) AND (
+      f.status = 'COMPLETED' AND s.outcome = 'completed'
+      OR EXISTS (SELECT FROM scheduler.attempts a WHERE a.job_id = s.id AND a.worker_id = p_worker
+        AND a.attempt = (s.fence & 4294967295)::int AND (a.outcome = s.outcome OR a.error_type = 'ResultTooLarge'))));
 END $$;

@@ -89,7 +89,7 @@ class Campaign:
             AgainstWorkers("of others", self._seed, self._pair, self._faults, self._slots[half:], proxy),
             AgainstServers("of servers", self._seed, self._pair, self._faults),
         ]
-        everyone = [self._load, self._ghost, *nemeses]
+        everyone: list[Any] = [self._load, self._ghost, *nemeses]
         async with asyncio.TaskGroup() as group:
             for one in everyone:
                 group.create_task(one.run())

@@ -176,11 +176,10 @@ def keys_are_unique(lives: Lives) -> Finding:
             by_key[row.kind, row.idempotency_key].append(row.id)
     yield from (f"jobs {ids} share the idempotency key {key}" for (_, key), ids in by_key.items() if len(ids) > 1)
     holders: dict[tuple[str, str], int] = {}
-    every_move = sorted((move for life in lives.moves.values() for move in life), key=lambda move: move.seq)
+    keyed = {row.id: row for row in lives.history.rows if row.unique_key is not None}
+    every_move = sorted((move for job in keyed for move in lives.moves[job]), key=lambda move: move.seq)
     for move in every_move:
-        row = lives.rows.get(move.job)
-        if row is None or row.unique_key is None:
-            continue
+        row = keyed[move.job]
         key = row.kind, row.unique_key
         if move.now in FINISHED:
             holders.pop(key, None)

@@ -50,14 +50,14 @@ class Slot:
     async def keep(self) -> None:
         """Start the worker, and again whenever it has ended, until `close`."""
         while not self._closing:
-            await self._start()
+            self._process = await self._start()
             code = await self._process.wait()
             if code == NO_DATABASE and " runs " not in self.log.read_text(errors="replace"):
                 await asyncio.sleep(0.2)
             elif code not in self._expected:
                 self.surprises.append(f"{self.actor} ended by itself with exit code {code}: see {self.log}")
 
-    async def _start(self) -> None:
+    async def _start(self) -> asyncio.subprocess.Process:
         self._starts += 1
         self._expected = set()
         dsn = (
@@ -67,7 +67,7 @@ class Slot:
         environment |= {"SCHEDULER_DSN": dsn, LEDGER: str(self._folder / "ledger")}
         arguments = [part for name, value in OPTIONS.items() for part in (f"--{name}", str(value))]
         with self.log.open("wb") as log:
-            self._process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 COMMAND, *arguments, cwd=Path(__file__).parents[1], env=environment, stderr=log
             )
 
@@ -83,6 +83,7 @@ class Slot:
 
     async def stop(self, patience: float) -> None:
         """Ask the worker to stop, and wait until it has."""
+        assert self._process is not None
         self._expected = STOPPED
         process, actor = self._process, self.actor
         self._send(signal.SIGTERM)
@@ -112,7 +113,8 @@ class Slot:
             await self.stop(GRACE + 10)
         else:
             self.kill()
-        await self._process.wait()
+        if self._process is not None:
+            await self._process.wait()
 
 
 def processes_of(ledger: Path) -> list[int]:

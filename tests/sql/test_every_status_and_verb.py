@@ -9,21 +9,8 @@ import pytest
 
 from scheduler.states import TRANSITIONS, Status
 
-from .steps import (
-    cancel,
-    claim,
-    complete,
-    declare,
-    end,
-    insert,
-    promote,
-    reap,
-    release,
-    renew,
-    resolve,
-    resolve_all,
-    status,
-)
+from . import steps
+from .steps import cancel, claim, declare, end, insert, promote, reap, resolve, resolve_all, status
 
 KINDS = ("job", "parent")
 
@@ -35,6 +22,7 @@ class Case(NamedTuple):
     parent: str = "completed"
     delayed: bool = False
     cancelled: bool = False
+    parent_again: bool = False
 
 
 PLAIN, CANCELLED = Case(), Case(cancelled=True)
@@ -45,6 +33,7 @@ CASES = {
     "settle_snoozed": [PLAIN, CANCELLED],
     "settle_completed": [PLAIN, CANCELLED],
     "release": [PLAIN, CANCELLED],
+    "retry": [PLAIN, Case(delayed=True), Case(parent="failed", parent_again=True)],
     "reap": [PLAIN, Case((("max_crashes", 0),)), CANCELLED],
 }
 
@@ -57,7 +46,8 @@ async def test_a_verb_moves_a_job_of_any_status_as_the_table_says(db, clock, ver
         before: {await meet(db, clock, verb, before, case) for case in CASES.get(verb, [PLAIN])} for before in Status
     }
 
-    assert reached == {before: TRANSITIONS[verb].get(before, {before}) for before in Status}
+    gone = {None}
+    assert reached == {before: TRANSITIONS[verb].get(before, {before}) or gone for before in Status}
 
 
 async def meet(db, clock, verb, before, case):
@@ -76,7 +66,7 @@ async def job_in(db, clock, before, case):
     parent = await insert(db, "parent", queue="default", max_attempts=1)
     job_id = await insert(db, "job", queue="default", depends_on=[parent], run_at=run_at, **dict(case.columns))
     parents = (await end(db, (await claim(db, kinds=["parent"]))[0], case.parent))["parents"]
-    job = {"id": job_id, "fence": 0, "parent": parent}
+    job = {"id": job_id, "fence": 0, "parent": parent, "again": [parent] if case.parent_again else []}
     if before is not Status.BLOCKED:
         await db.execute("UPDATE scheduler.jobs_active SET on_parent_failure = 'run' WHERE id = $1", job_id)
         await resolve_all(db, parents)
@@ -109,13 +99,11 @@ async def apply(db, clock, verb, job):
         await claim(db, 10, KINDS)
     elif verb == "complete":
         with contextlib.suppress(asyncpg.PostgresError):
-            await complete(db, job)
-    elif verb == "renew":
-        await renew(db, [job])
-    elif verb == "release":
-        await release(db, [job])
-    elif verb == "cancel":
-        await cancel(db, job["id"])
+            await steps.complete(db, job)
+    elif verb in {"renew", "release"}:
+        await getattr(steps, verb)(db, [job])
+    elif verb in {"cancel", "retry", "prune"}:
+        await steps.verb(db, verb, [job["id"], *(job["again"] if verb == "retry" else ())])
     elif verb == "promote":
         await clock.advance(7200)
         await promote(db)

@@ -114,7 +114,9 @@ async def test_an_outcome_sent_again_is_not_lost_and_counts_once(db, ending):
     await settle(db, first)
     before = await everything(db)
 
-    assert (await settle(db, first))["lost"] == []
+    answer = await settle(db, first)
+    assert answer["lost"] == []
+    assert answer["became"] == {str(job["id"]): (await row(db, job["id"]))["status"]}
     assert await everything(db) == before
 
 
@@ -140,7 +142,8 @@ async def test_a_result_too_large_sent_again_is_not_lost(db):
     large = outcome(job, result={"a": "x" * 70_000})
     await settle(db, large)
 
-    assert (await settle(db, large))["lost"] == []
+    answer = await settle(db, large)
+    assert (answer["lost"], answer["became"]) == ([], {str(job["id"]): "FAILED"})
 
 
 async def test_an_outcome_named_twice_in_one_call_counts_once(db):

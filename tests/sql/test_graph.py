@@ -53,7 +53,7 @@ async def test_a_child_of_completed_parents_starts_at_once(db):
     child = await insert(db, depends_on=[parent["id"]])
 
     assert await status(db, child) == "PENDING"
-    assert await resolve(db) == {"parents": [], "busy": [], "more": False}
+    assert await resolve(db) == {"parents": [], "busy": [], "more": False, "jobs": []}
 
 
 async def test_a_child_whose_time_has_not_come_is_delayed_when_its_parents_end(db, clock):
@@ -194,7 +194,9 @@ async def test_resolve_with_null_finds_any_edge_left_over(db):
     child = await insert(db, depends_on=[parent])
     await finish(db, parent)
 
-    assert await resolve(db) == {"parents": [], "busy": [], "more": False}
+    answer = await resolve(db)
+    freed = {"kind": "k", "queue": "default", "tenant": "", "attempt": 0, "status": "PENDING", "ids": [child]}
+    assert answer == {"parents": [], "busy": [], "more": False, "jobs": [freed]}
     assert await status(db, child) == "PENDING"
 
 

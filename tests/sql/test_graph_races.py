@@ -31,7 +31,7 @@ async def test_two_parents_finishing_together_never_leave_their_child_stuck(db, 
         await asyncio.gather(settle_and_resolve(left, jobs[one]), settle_and_resolve(right, jobs[two]))
 
     assert set((await statuses(db, children)).values()) == {"PENDING"}
-    assert await resolve(db) == {"parents": [], "busy": [], "more": False}
+    assert await resolve(db) == {"parents": [], "busy": [], "more": False, "jobs": []}
 
 
 async def settle_and_resolve(connection, job):
@@ -179,7 +179,7 @@ async def test_a_child_that_must_be_cancelled_waits_until_a_grandchild_is_insert
 
     async with submitter.transaction():
         grandchild = await insert(submitter, depends_on=[child])
-        assert await resolve(db, parents) == {"parents": [], "busy": [parent], "more": False}
+        assert await resolve(db, parents) == {"parents": [], "busy": [parent], "more": False, "jobs": []}
         assert await status(db, child) == "BLOCKED"
     await resolve_all(db, parents)
 

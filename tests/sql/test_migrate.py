@@ -13,7 +13,7 @@ from alembic.config import Config
 
 from scheduler.schema import migrate, migrations_folder
 
-from .steps import claim, declare, insert, release, status, submit
+from .steps import claim, declare, insert, outcome, release, settle, status, statuses, submit
 
 FUNCTIONS = (
     "SELECT proname, oid, xmin, proacl, prosrc FROM pg_proc WHERE pronamespace = 'scheduler'::regnamespace ORDER BY 1"
@@ -164,9 +164,32 @@ async def test_a_database_can_be_taken_down_and_up_again(db, dsn):
     assert await status(db, await insert(db)) == "PENDING"
 
 
-async def downgrade(dsn):
+async def test_a_database_goes_one_version_down_and_up_again_with_all_its_jobs(db, dsn):
+    """Back to the tables before operators' verbs: what was paused goes on, and no job is lost."""
+    waiting, ended = await submit(db, idempotency_key="one"), await submit(db)
+    (job,) = [job for job in await claim(db, 2) if job["id"] == ended]
+    await settle(db, outcome(job, "failed", retryable=False))
+    await db.execute("SELECT scheduler.pause('default', NULL)")
+    tables = ("jobs", "attempts", "idempotency_keys", "kinds")
+    rows = "SELECT to_jsonb(t) - ARRAY['paused_until', 'paused_by'] FROM scheduler.{} t"
+    before = [await db.fetch(rows.format(table)) for table in tables]
+
+    await downgrade(dsn, "0001")
+    assert await db.fetchval("SELECT scheduler.schema_version()") == "0001"
+    assert await db.fetchval("SELECT to_regclass('scheduler.kept')") is None
+    assert await db.fetchval("SELECT count(*) FROM scheduler.queues") == 1
+    await migrate(dsn)
+
+    after = [await db.fetch(rows.format(table)) for table in tables]
+    assert after == before
+    await db.reload_schema_state()
+    assert await db.fetchval("SELECT scheduler.retry($1)", [ended]) is not None
+    assert await statuses(db, [waiting, ended]) == {waiting: "RUNNING", ended: "PENDING"}
+
+
+async def downgrade(dsn, revision="base"):
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()))
     config.attributes["connect"] = lambda: asyncpg.connect(dsn, statement_cache_size=0)
     with ThreadPoolExecutor(1) as thread:
-        await asyncio.get_running_loop().run_in_executor(thread, command.downgrade, config, "base")
+        await asyncio.get_running_loop().run_in_executor(thread, command.downgrade, config, revision)

@@ -119,6 +119,8 @@ async def work(session, clock):
     await returning(session, meter, clock)
     await cancelling(session, meter)
     await drain(session)
+    await operating(session, meter, clock)
+    await drain(session)
     return meter
 
 
@@ -175,6 +177,25 @@ async def cancelling(session, meter):
     ended = [job["id"] for job in await claim(session, N // 4)]
     await cancel(session, *ended)
     await meter("cancel", cancel(session, *waiting, *running, *ended, 1))
+
+
+async def operating(session, meter, clock):
+    parent = await insert(session)
+    children = await insert_many(session, N, depends_on=[parent])
+    (job,) = await claim(session)
+    await resolve(session, (await settle(session, outcome(job, "failed", retryable=False)))["parents"])
+    answer = await meter("retry a parent", verb(session, "retry", [parent]))
+    assert sorted(answer["children"]) == children
+    await meter("retry", verb(session, "retry", children))
+    await cancel(session, parent, *children)
+    await resolve(session)
+    await meter("prune in vain", verb(session, "prune", [parent]))
+    assert len((await meter("prune", verb(session, "prune", [parent, *children])))["pruned"]) == N + 1
+    await insert_many(session, N)
+    await drain(session)
+    await clock.advance(8 * 24 * 3600)
+    await meter("retain", verb(session, "retain", N))
+    await clock.advance(-8 * 24 * 3600)
 
 
 async def drain(session):

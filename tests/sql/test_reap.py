@@ -44,7 +44,10 @@ async def test_only_lapsed_leases_are_reaped(db, clock):
 
     answer = await reap(db)
 
-    assert answer == {"reaped": [lapsed["id"]], "parents": []}
+    assert (answer["reaped"], answer["parents"]) == ([lapsed["id"]], [])
+    facts = {"kind": "k", "queue": "default", "tenant": "", "attempt": 1, "status": "PENDING"}
+    end = {"outcome": "lost", "duration": 30.5, "error_type": "WorkerLost"}
+    assert answer["jobs"] == [facts | end | {"ids": [lapsed["id"]], "error": "the worker did not renew its lease"}]
     assert await status(db, alive["id"]) == "RUNNING"
 
 
@@ -92,7 +95,9 @@ async def test_a_failed_jobs_children_are_named_to_be_resolved(db, clock):
     await claim(db)
     await clock.advance(31)
 
-    assert await reap(db) == {"reaped": [parent], "parents": [parent]}
+    answer = await reap(db)
+    assert (answer["reaped"], answer["parents"]) == ([parent], [parent])
+    assert [(facts["ids"], facts["status"]) for facts in answer["jobs"]] == [([parent], "FAILED")]
 
 
 async def test_a_lapsed_job_asked_to_cancel_ends_cancelled(db, clock):

@@ -64,7 +64,8 @@ async def test_a_group_is_settled_in_one_call_each_by_its_own_outcome(db):
 
     answer = await settle(db, *(outcome(job, ending, delay=9) for job, ending in zip(jobs, endings, strict=True)))
 
-    assert answer == {"lost": [], "busy": [], "parents": []}
+    became = {str(ids[0]): "FAILED", str(ids[1]): "DELAYED", str(ids[2]): "DELAYED", str(ids[4]): "DELAYED"}
+    assert answer == {"lost": [], "busy": [], "parents": [], "became": became}
     assert [await status(db, i) for i in ids] == ["FAILED", "DELAYED", "DELAYED", "COMPLETED", "DELAYED"]
 
 
@@ -132,13 +133,27 @@ async def test_promote_moves_what_is_due_and_says_when_to_come_again(db, clock):
     start_at = await clock.now()
     for minutes in (1, 2, 2, 5):
         await insert(db, run_at=start_at + minutes * MINUTE)
-    assert await promote(db) == {"promoted": 0, "next_in": 60}
+    assert await promote(db) == {"promoted": 0, "next_in": 60, "jobs": []}
 
     await clock.advance(120)
 
-    assert await promote(db) == {"promoted": 3, "next_in": 180}
+    answer = await promote(db)
+    assert (answer["promoted"], answer["next_in"]) == (3, 180)
     await clock.advance(200)
-    assert await promote(db) == {"promoted": 1, "next_in": None}
+    answer = await promote(db)
+    assert (answer["promoted"], answer["next_in"]) == (1, None)
+
+
+async def test_promote_names_what_it_moved_jobs_that_are_alike_together(db, clock):
+    due = await clock.now() + MINUTE
+    alike = [await insert(db, run_at=due) for _ in range(2)]
+    other = await insert(db, run_at=due, tenant="t")
+    await clock.advance(60)
+
+    found = {facts.pop("tenant"): facts for facts in (await promote(db))["jobs"]}
+
+    facts = {"kind": "k", "queue": "default", "attempt": 0}
+    assert found == {"": facts | {"ids": alike}, "t": facts | {"ids": [other]}}
 
 
 async def test_promote_ends_at_its_limit_and_says_to_come_again_at_once(db, clock):
@@ -179,7 +194,7 @@ async def test_a_released_job_is_claimable_at_once_and_nothing_counts_against_it
 
     answer = await release(db, [job])
 
-    assert answer == {"lost": [], "busy": [], "parents": []}
+    assert answer == {"lost": [], "busy": [], "parents": [], "became": {}}
     (again,) = await claim(db)
     released = await row(db, job["id"])
     assert (again["id"], released["failures"], released["crashes"], again["attempt"]) == (job["id"], 0, 0, 2)

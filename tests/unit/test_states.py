@@ -15,7 +15,8 @@ def read_markdown(text):
     table = {}
     for line in text.splitlines()[2:]:
         verb, status, to = (cell.strip() for cell in line.strip("|").split("|"))
-        table.setdefault(verb, {})[Status(status)] = frozenset(Status(name) for name in to.split(", "))
+        names = () if to == "gone" else to.split(", ")
+        table.setdefault(verb, {})[Status(status)] = frozenset(Status(name) for name in names)
     return table
 
 
@@ -25,8 +26,11 @@ def test_every_status_is_either_waiting_running_or_finished():
 
 
 @pytest.mark.parametrize("status", sorted(FINISHED))
-def test_no_verb_moves_a_finished_job(status):
-    assert targets(status) == set()
+def test_only_an_operator_moves_a_finished_job(status):
+    moved_by = {verb for verb, moves in TRANSITIONS.items() if status in moves}
+
+    assert moved_by == ({"prune"} if status is Status.COMPLETED else {"retry", "prune"})
+    assert targets(status) <= WAITING
 
 
 @pytest.mark.parametrize("status", sorted(ACTIVE))

@@ -49,7 +49,7 @@ async def test_the_installed_wheel_migrates_a_database(installed, empty_dsn, con
     run(sys.executable, "-P", "-c", MIGRATE, str(installed), empty_dsn, PYTHONPATH=str(installed))
 
     db = await connect(empty_dsn)
-    assert await db.fetchval("SELECT scheduler.schema_version()") == "0001"
+    assert await db.fetchval("SELECT scheduler.schema_version()") == "0002"
 
 
 def test_the_wheel_is_typed_and_has_every_sql_file_and_migration(installed):

@@ -116,7 +116,8 @@ async def test_a_cpu_bound_job_of_the_script_itself_is_refused(db, dsn, tmp_path
     refused, light = done.stdout.splitlines()
     assert refused == (
         "ConfigurationError Heavy: a CpuBoundJob is defined in the script that is run: move it to a module,"
-        " so that a child process can import it"
+        " so that a child process can import it, or run the script as --app of scheduler-worker"
+        ' with what it starts under `if __name__ == "__main__":`'
     )
     assert light == "done"
     assert done.stderr == ""

@@ -21,6 +21,8 @@ class Wire:
         self.refuses = False
         self._loses = None
         self.lost = 0
+        self._holds = None
+        self._let_go = asyncio.Event()
 
     async def open(self):
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -32,6 +34,13 @@ class Wire:
     def lose_reply_to(self, verb):
         """Let the next call of a verb reach PostgreSQL, but not its reply: that connection breaks instead."""
         self._loses = verb
+
+    def hold_reply_with(self, words):
+        """Keep back the next reply that contains these words, and whatever follows on its connection."""
+        self._holds = words.encode()
+
+    def let_go(self):
+        self._let_go.set()
 
     def cut(self):
         """Break all connections."""
@@ -49,6 +58,7 @@ class Wire:
     async def close(self):
         self._server.close()
         self.speak_again()
+        self.let_go()
         self.cut()
         await until(lambda: not self._tasks, "the proxy's connections should have ended")
         await self._server.wait_closed()
@@ -92,6 +102,9 @@ class Wire:
         while True:
             message = await _message(reader)
             await self._heard.wait()
+            if self._holds and self._holds in message:
+                self._holds = None
+                await self._let_go.wait()
             if not connection.loses:
                 writer.write(message)
             elif message[:1] == b"Z":  # it is done, and committed

@@ -1,0 +1,99 @@
+"""What operators look at and hold: queues, kinds, workers, and the pause of a queue or a kind."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import getpass
+import socket
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from scheduler import arguments
+from scheduler.commands import as_json, on_database, print_rows
+from scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from scheduler.client import Scheduler
+
+
+def _check(*, queue: str | None, kind: str | None, **_: object) -> None:
+    if (queue is None) == (kind is None):
+        raise click.UsageError("name one of the two: --queue NAME or --kind NAME")
+
+
+_on_database = functools.partial(on_database, check=_check)
+_queue = click.option("--queue", type=arguments.text, metavar="NAME", help="All jobs in this queue.")
+_kind = click.option("--kind", type=arguments.text, metavar="NAME", help="All jobs of this kind.")
+
+
+async def _named(scheduler: Scheduler, queue: str | None, kind: str | None) -> str:
+    """Return in words what is meant. A name that nothing has is most likely misspelt: raises SchedulerError."""
+    what, name = ("queue", queue) if queue is not None else ("kind", str(kind))
+    known = [row[what] for row in await (scheduler.admin.kinds() if queue is None else scheduler.admin.queues())]
+    if name not in known:
+        near = difflib.get_close_matches(name, filter(None, known), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"`scheduler {what}s` lists what there is"
+        raise SchedulerError(f"no {what} is named {name!r}: {hint}")
+    return f"{what} {name}"
+
+
+@click.command()
+@_queue
+@_kind
+@click.option("--for", "duration", type=arguments.duration, metavar="TIME", help="So long, as in 30s, 5m, 2h or 1d.")
+@click.option("--by", type=arguments.text, metavar="NAME", help="Who pauses it. Default: you, on this host.")
+@_on_database
+async def pause(
+    scheduler: Scheduler, *, queue: str | None, kind: str | None, duration: timedelta | None, by: str | None
+) -> None:
+    """Start no more jobs of a queue or a kind; running ones go on.
+
+    It ends after the TIME of --for, or with `scheduler resume`.
+    """
+    words = await _named(scheduler, queue, kind)
+    await scheduler.admin.pause(queue=queue, kind=kind, duration=duration, by=by or _you())
+    until = f"{datetime.now(UTC) + duration:%Y-%m-%d %H:%M:%S} UTC" if duration else f"`scheduler resume --{words}`"
+    click.echo(f"{words} is paused until {until}; its running jobs go on")
+
+
+@click.command()
+@_queue
+@_kind
+@_on_database
+async def resume(scheduler: Scheduler, *, queue: str | None, kind: str | None) -> None:
+    """Start jobs of a queue or a kind again."""
+    words = await _named(scheduler, queue, kind)
+    done = await scheduler.admin.resume(queue=queue, kind=kind)
+    click.echo(f"{words} {'goes on' if done['resumed'] else 'was not paused'}")
+
+
+def _you() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        name = "unknown"
+    return f"{name}@{socket.gethostname()}"
+
+
+def _listing(what: str, promise: str, nothing: str) -> click.Command:
+    @as_json
+    @on_database
+    async def run(scheduler: Scheduler, *, as_json: bool) -> None:
+        print_rows(what, await getattr(scheduler.admin, what)(), as_json=as_json, nothing=nothing)
+
+    return click.command(what, help=promise)(run)
+
+
+LISTINGS = (
+    _listing("queues", "List queues: what waits and runs in each.",
+             "there are no queues yet: submit a job, or run `scheduler declare --app MODULE`"),
+    _listing("kinds", "List kinds of job: what waits and runs of each.",
+             "there are no kinds yet: run `scheduler declare --app MODULE`, or a worker with your job classes"),
+    _listing("workers", "List worker processes, and what each serves.",
+             "no worker runs: start one with `scheduler-worker --app MODULE`"),
+)  # fmt: skip
