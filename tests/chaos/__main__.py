@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description="Harm workers and servers, then check.")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=45, help="jobs submitted per second")
+    parser.add_argument("--rate", type=float, default=60, help="jobs submitted per second")
     parser.add_argument("--sabotage", type=Path, help="a file of SQL that breaks the engine: the checker must object")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     arguments = parser.parse_args()

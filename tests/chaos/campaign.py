@@ -12,7 +12,7 @@ from scheduler.schema import migrate
 
 from . import recorder
 from .ghost import Ghost
-from .history import Fault, History
+from .history import EXACTLY_ONCE, Fault, History
 from .load import Load
 from .nemesis import AgainstServers, AgainstWorkers, Nemesis
 from .proxy import Proxy
@@ -120,7 +120,8 @@ class Campaign:
         history.effects = recorder.read_effects(self._folder / "ledger")
         history.submissions, history.faults = self._load.submissions, self._faults
         history.promotions, history.accepted = self._pair.promotions, self._ghost.accepted
-        history.refused = self._ghost.refused + refused_outcomes(self._folder)
+        honest = {row.id for row in history.rows if row.kind == EXACTLY_ONCE}  # refused because it had completed itself
+        history.refused = self._ghost.refused + sum(job not in honest for job in refused_outcomes(self._folder))
         return history
 
     async def _stop_workers(self) -> None:

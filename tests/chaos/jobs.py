@@ -82,12 +82,17 @@ class Fragile(Waits, retry=FRAGILE):
 
 
 class Transfers(AsyncJob, retry=STUBBORN):
-    """Completes in the transaction in which it writes, so that it writes exactly once."""
+    """Completes in the transaction in which it writes, so that it writes exactly once.
+
+    It must not report success to its worker: should a promotion lose the transaction, the claim may still stand on
+    the new primary, and a settlement would complete the job there, without what it wrote. So it raises: refused where
+    the transaction is known, and a failure to be tried again where it is not.
+    """
 
     token: int
     seconds: float
 
-    async def run(self, ctx: Context) -> dict[str, Any]:
+    async def run(self, ctx: Context) -> None:
         note("began", ctx)
         connection = await asyncpg.connect(os.environ["SCHEDULER_DSN"], timeout=5, command_timeout=5)
         try:
@@ -100,7 +105,7 @@ class Transfers(AsyncJob, retry=STUBBORN):
                 await connection.execute("SELECT scheduler.complete($1, $2, $3)", ctx.job_id, ctx.fence, result)
         finally:
             connection.terminate()
-        return {"fence": ctx.fence}
+        raise RuntimeError(f"completed by its own transaction, fence={ctx.fence}")
 
 
 class Overruns(AsyncJob, retry=TWICE, timeout=timedelta(milliseconds=300)):

@@ -14,15 +14,16 @@ import msgspec
 from sql import steps
 
 from . import recorder
-from .history import Effect, History, Promotion, Submission
+from .history import EXACTLY_ONCE, Effect, History, Promotion, Submission
 
 WORKERS = {"A": UUID(int=10), "B": UUID(int=11)}
-KIND = {"kind": "k", "retry_base": 0.001, "retry_cap": 0.001, "max_attempts": 3}
+KINDS = ("k", EXACTLY_ONCE)
+OPTIONS = {"retry_base": 0.001, "retry_cap": 0.001, "max_attempts": 3}
 
 
 async def live(db) -> History:
     """Return the history of jobs that met everything a worker can do to them."""
-    await steps.declare(db, KIND)
+    await steps.declare(db, *({"kind": kind, **OPTIONS} for kind in KINDS))
     await recorder.install(db)
     life = Life(db)
     await a_standby_without_the_newest_claim(life)
@@ -70,7 +71,7 @@ async def a_worker_that_gave_back(life: "Life") -> None:
 
 
 async def a_handler_that_completes_its_job(life: "Life") -> None:
-    await life.submit()
+    await life.submit(kind=EXACTLY_ONCE)
     claimed = await life.claim("A")
     await life.lapse()
     await life.reap("B")
@@ -112,13 +113,13 @@ class Life:
         self.token -= 1
         self.submissions.pop()
 
-    async def submit(self, does="succeed", ends="COMPLETED", **options):
+    async def submit(self, does="succeed", ends="COMPLETED", kind="k", **options):
         self.token += 1
         submission = Submission(
             token=self.token, answer="refused", ends=(ends,), timeline=len(self.promotions) + 1, written=1
         )
         try:
-            job = await steps.submit(self.db, "k", {"token": self.token, "does": does}, **options)
+            job = await steps.submit(self.db, kind, {"token": self.token, "does": does}, **options)
             submission = msgspec.structs.replace(submission, answer="acknowledged", job=job)
         except asyncpg.UniqueViolationError:
             job = None
@@ -127,7 +128,7 @@ class Life:
 
     async def claim(self, actor, slots=10):
         await self._as(actor)
-        claimed = await steps.claim(self.db, slots, worker=WORKERS[actor])
+        claimed = await steps.claim(self.db, slots, KINDS, worker=WORKERS[actor])
         for job in claimed:
             self._note("began", job)
         return claimed

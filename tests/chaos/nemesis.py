@@ -138,7 +138,8 @@ class AgainstServers(Nemesis):
 
     async def terminate(self, rng: Random) -> Fault | None:
         """End all sessions of one sort: those that claim and settle, the keepers', the listeners', the submitters'."""
-        sort = rng.choice(["scheduler-worker", "scheduler-worker keeper", "scheduler-worker listener", "submitter"])
+        workers = "scheduler-worker"
+        sort = rng.choice([workers, workers, f"{workers} keeper", f"{workers} listener", "submitter"])
         query = """SELECT count(*), count(*) FILTER (WHERE state = 'active' AND query LIKE '%scheduler.%') > 0,
             bool_and(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1"""
         await self.until_busy(None)
@@ -146,7 +147,7 @@ class AgainstServers(Nemesis):
         connection = await asyncpg.connect(self._pair.primary.url, timeout=10)
         count, active, _ = await connection.fetchrow(query, sort)
         await connection.close()
-        hits_jobs = sort in {"scheduler-worker", "scheduler-worker keeper"}
+        hits_jobs = sort in {workers, f"{workers} keeper"}
         return Fault("terminate", at, hit=None if hits_jobs and not active else active) if count else None
 
     async def restart(self, rng: Random) -> Fault:

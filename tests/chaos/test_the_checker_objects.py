@@ -104,6 +104,15 @@ async def test_the_checker_objects_when_an_effect_is_missing_or_nobody_claimed_i
     assert len(violations(history)["I12"]) == 2
 
 
+async def test_the_checker_objects_when_a_settlement_completes_what_its_own_transaction_lost(db):
+    history = await live(db)
+    ((job, fence),) = history.written
+
+    history.written = []
+
+    assert violations(history) == {"I12": [f"job {job} completed under fence {fence}, and wrote nothing"]}
+
+
 async def test_the_checker_objects_when_a_dead_worker_left_something_behind(db, connect, tmp_path):
     assert await leftovers(db, tmp_path / "ledger", patience=0.0) == []
     holder = await connect(server_settings={"application_name": "scheduler-worker"})

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -132,6 +133,7 @@ def processes_of(ledger: Path) -> list[int]:
     return found
 
 
-def refused_outcomes(folder: Path) -> int:
-    """Count the outcomes of workers that were refused, by what the workers say."""
-    return sum(log.read_text(errors="replace").count("was refused: its lease") for log in folder.glob("worker-*.log"))
+def refused_outcomes(folder: Path) -> list[int]:
+    """Return the jobs whose outcomes were refused, by what the workers say: an id for each time."""
+    said = "".join(log.read_text(errors="replace") for log in folder.glob("worker-*.log"))
+    return [int(job) for job in re.findall(r"the outcome of job (\d+) was refused", said)]
