@@ -32,7 +32,6 @@ class Load:
         self.dsn = dsn
         self.rate = rate / submitters
         self.submissions: list[Submission] = []
-        self.cancelled = 0
         self.stopped = False
         self.recent: list[int] = []
         self._next_token = 0
@@ -81,7 +80,7 @@ class Submitter:
             if again and self._rng.random() < 0.3:
                 await self._ask(job, options, ends)
             if cancel_after is not None:
-                await self._cancel(told.job, cancel_after)
+                await self._cancel(told, cancel_after)
 
     def _job(self) -> tuple[Any, tuple[str, ...]]:
         token, rng = self._load.token(), self._rng
@@ -136,12 +135,12 @@ class Submitter:
                 await asyncio.sleep(0.2)
         return self._connection
 
-    async def _cancel(self, job: int, after: float) -> None:
+    async def _cancel(self, told: Submission, after: float) -> None:
+        """Cancel a job where it was submitted: after a promotion its id may be that of another."""
         await asyncio.sleep(after)
         with contextlib.suppress(*LOST):
-            if self._connection is not None:
-                await self._connection.execute("SELECT scheduler.cancel($1)", [job])
-                self._load.cancelled += 1
+            if self._connection is not None and self._timeline == told.timeline:
+                await self._connection.execute("SELECT scheduler.cancel($1)", [told.job])
 
     def _forget(self) -> None:
         if self._connection is not None:
