@@ -5,7 +5,7 @@ time. Waiting for it blocks nobody; waiting behind a table lock would block ever
 longer than LOCK_TIMEOUT, and the whole transaction is tried again.
 
 Everything belongs to the role scheduler_owner, which cannot log in. Where the migrating role may not create roles it
-owns everything itself, and no grants are made.
+owns everything itself, and no grants are made; so it stays, whoever migrates later.
 """
 
 import asyncio
@@ -56,11 +56,15 @@ def prepare(connection: Connection) -> bool:
         wanted <= existing | (wanted if may_create else set())
         and connection.execute(text("SELECT pg_has_role(current_user, 'scheduler_owner', 'MEMBER')")).scalar_one()
     )
-    if connection.execute(text("SELECT to_regnamespace('scheduler') IS NULL")).scalar_one():
-        connection.execute(text("CREATE SCHEMA scheduler" + (" AUTHORIZATION scheduler_owner" if roles else "")))
-    if roles:
-        connection.execute(text("SET LOCAL ROLE scheduler_owner"))
-    return roles
+    owner = connection.execute(
+        text("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'scheduler'")
+    ).scalar()
+    if owner is None:
+        owner = "scheduler_owner" if roles else "CURRENT_USER"
+        connection.execute(text(f"CREATE SCHEMA scheduler AUTHORIZATION {owner}"))
+    if owner != "CURRENT_USER":
+        connection.execute(text(f"SET LOCAL ROLE {owner}"))
+    return owner == "scheduler_owner"
 
 
 def install(connection: Connection, *, roles: bool) -> None:

@@ -32,6 +32,8 @@ from scheduler.errors import (
 )
 from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Job, Priority, Queue, Retry
 from scheduler.states import Status
+from scheduler.submission import Submission, SubmitOptions
+from scheduler.sync_client import SyncHandle, SyncScheduler
 
 __all__ = [
     "AsyncJob",
@@ -60,4 +62,8 @@ __all__ = [
     "SchemaMismatch",
     "Snooze",
     "Status",
+    "Submission",
+    "SubmitOptions",
+    "SyncHandle",
+    "SyncScheduler",
 ]

@@ -4,49 +4,51 @@
         handle = await scheduler.submit(SendEmail(to="a@example.org", subject="done"))
         print(await handle.result(timeout=timedelta(minutes=1)))
 
-Only what the caller sets is sent: defaults belong to the kind, in the database.
+`SyncScheduler` asks the same without an event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
 from leasework import complaint
 from scheduler import embedded
 from scheduler.admin import Admin
-from scheduler.error_text import UNSTORABLE
-from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, JobNotFound
+from scheduler.borrowed import Borrowed
+from scheduler.connections import open_pool
+from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
 from scheduler.job import declarations
-from scheduler.payload import encode_json, encode_payload
 from scheduler.settings import dsn_from
-from scheduler.store import Store, open_pool
+from scheduler.store import Store
+from scheduler.submission import JobId, SubmitOptions, encode, encode_many
 from scheduler.waiting import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from concurrent.futures import Future
+    from datetime import timedelta
     from types import TracebackType
 
     import asyncpg
 
     from scheduler.answers import Cancelled, Declared
     from scheduler.job import Job, Queue
+    from scheduler.submission import Submission
 
-_METADATA_LIMIT = 16_384  # bytes
 _RESOLVE_LIMIT = 1000  # children per call
 
 
-class Handle:
+class Handle(JobId):
     """A submitted job: its id, and the way to its result. Not awaited, it costs nothing."""
 
-    __slots__ = ("_scheduler", "id")
+    __slots__ = ("_scheduler",)
 
     def __init__(self, scheduler: Scheduler, job_id: int) -> None:
+        super().__init__(job_id)
         self._scheduler = scheduler
-        self.id = job_id
 
     async def result(self, timeout: timedelta | None = None) -> Any:  # noqa: ANN401, ASYNC109 - as in the futures of Python
         """Wait for the end of the job and return what its handler returned.
@@ -55,9 +57,6 @@ class Handle:
         ever), JobNotFound when there is no such job. A job submitted in a transaction exists once that has committed.
         """
         return await self._scheduler.waiting.result(self.id, timeout)
-
-    def __repr__(self) -> str:
-        return f"Handle({self.id})"
 
 
 class Scheduler:
@@ -68,6 +67,7 @@ class Scheduler:
         self._connections = connections
         self._held: embedded.Held | None = None
         self._pool: asyncpg.Pool[Any] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def connect(cls, dsn: str | None = None, *, connections: int = 5) -> Scheduler:
@@ -94,10 +94,12 @@ class Scheduler:
         except BaseException:
             await self.close()
             raise
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def close(self) -> None:
         """Close the connection; whoever still waits for a result gets DatabaseUnavailable."""
+        self._loop = None
         if self._pool is not None:
             await self.waiting.close(DatabaseUnavailable("the scheduler's connection was closed"))
             await self._pool.close()
@@ -114,49 +116,52 @@ class Scheduler:
     ) -> None:
         await self.close()
 
-    async def submit(  # noqa: PLR0913 - one per column a submitter may set
-        self,
-        job: Job,
-        *,
-        priority: int | None = None,
-        delay: timedelta | None = None,
-        run_at: datetime | None = None,
-        tenant: str | None = None,
-        depends_on: Iterable[Handle | int] = (),
-        on_parent_failure: str | None = None,
-        idempotency_key: str | None = None,
-        unique_key: str | None = None,
-        metadata: dict[str, Any] | None = None,
-        connection: asyncpg.Connection[Any] | None = None,
-    ) -> Handle:
+    async def submit(self, job: Job, *, connection: object = None, **options: Unpack[SubmitOptions]) -> Handle:
         """Insert one job and return its handle; for a taken idempotency key, the handle of the older job.
 
-        With `connection` the job is part of that connection's transaction: it exists if and only if that commits.
-        Raises InvalidJob naming the field and the rule; nothing is inserted then.
+        The options are those of SubmitOptions. With `connection` the job is part of that connection's transaction: it
+        exists if and only if that commits, and at once where no transaction is open and the driver commits by itself.
+        Connections of asyncpg, psycopg and Django will do, and connections and sessions of SQLAlchemy; one that blocks
+        is used in place, and blocks the event loop as it always does.
+        Raises InvalidJob naming the field and the rule; nothing is inserted then, and the caller's transaction, like
+        after any error of PostgreSQL, goes on only from a savepoint. Other errors of the caller's connection are those
+        of its driver.
         """
-        payload = encode_payload(job).decode()
-        options = {
-            "priority": _whole("priority", priority),
-            "delay": _delay(delay),
-            "run_at": _instant("run_at", run_at),
-            "tenant": _text("tenant", tenant),
-            "depends_on": [_whole("depends_on", p.id if isinstance(p, Handle) else p) for p in depends_on] or None,
-            "on_parent_failure": _text("on_parent_failure", on_parent_failure),
-            "idempotency_key": _text("idempotency_key", idempotency_key),
-            "unique_key": _text("unique_key", unique_key),
-            "metadata": metadata and msgspec.Raw(encode_json("metadata", metadata, _METADATA_LIMIT)),
-        }
-        given = msgspec.json.encode({name: value for name, value in options.items() if value is not None}).decode()
-        store = self.store if connection is None else Store(connection, own=False)
-        return Handle(self, await store.submit(job.options.kind, payload, given))
+        kind, payload, given = encode(job, options)
+        return Handle(self, await self._store(connection).submit(kind, payload, given))
+
+    async def submit_many(
+        self, jobs: Iterable[Job | Submission], *, connection: object = None, **options: Unpack[SubmitOptions]
+    ) -> list[Handle]:
+        """Insert all of `jobs` or none, in one statement, and return their handles in the order given.
+
+        The options are those of every job; a `Submission(job, priority=...)` has some of its own, which win. A taken
+        idempotency key gives the handle of the older job, also within the call. `connection` and errors as in `submit`;
+        `index` of the InvalidJob tells which job it was.
+        """
+        given = encode_many(jobs, options)
+        return [Handle(self, job_id) for job_id in await self._store(connection).submit_many(given)]
+
+    def submit_threadsafe(self, job: Job, **options: Unpack[SubmitOptions]) -> Future[Handle]:
+        """Submit from any thread, on the event loop of this scheduler; the future has what `submit` returns or raises.
+
+        Raises DatabaseUnavailable when the scheduler is not open. The loop's own thread must not wait for the future.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            raise DatabaseUnavailable("this scheduler is not open: submit within `async with Scheduler.connect()`")
+        return asyncio.run_coroutine_threadsafe(self.submit(job, **options), loop)
+
+    def _store(self, connection: object) -> Store:
+        return self.store if connection is None else Store(Borrowed(connection), own=False)
 
     def handle(self, job_id: int) -> Handle:
         """Return the handle of a job submitted elsewhere; the id is not looked up."""
         return Handle(self, job_id)
 
-    async def cancel(self, *jobs: Handle | int) -> Cancelled:
+    async def cancel(self, *jobs: JobId | int) -> Cancelled:
         """Cancel jobs: those waiting end at once, running ones are asked to stop. Children follow their policy."""
-        ids = [job.id if isinstance(job, Handle) else job for job in jobs]
+        ids = [job.id if isinstance(job, JobId) else job for job in jobs]
         done = await self.store.cancel(ids)
         parents = done.parents
         while parents:  # the workers would do it too, a moment later
@@ -178,9 +183,9 @@ class Scheduler:
         """
         return await self.store.list_jobs(msgspec.json.encode(filters).decode())
 
-    async def results(self, jobs: Sequence[Handle | int]) -> dict[int, Any]:
+    async def results(self, jobs: Sequence[JobId | int]) -> dict[int, Any]:
         """Return the results of those of `jobs` that have completed, by id."""
-        ids = [job.id if isinstance(job, Handle) else job for job in jobs]
+        ids = [job.id if isinstance(job, JobId) else job for job in jobs]
         rows = await self.store.outcomes(ids)
         return {
             row["id"]: None if row["result"] is None else msgspec.json.decode(row["result"])
@@ -191,37 +196,3 @@ class Scheduler:
     async def declare(self, kinds: Iterable[type[Job]], queues: Iterable[Queue], *, force: bool = False) -> Declared:
         """Record what classes and queues say of themselves; see the verb. `force` goes back to an older declaration."""
         return await self.store.declare(*declarations(kinds, queues), force=force)
-
-
-def _instant(field: str, value: datetime | None) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        raise InvalidJob(field, f"must be a datetime, not {type(value).__name__}")
-    if value.utcoffset() is None:
-        raise InvalidJob(field, "has no time zone: use an aware datetime, as in datetime.now(UTC)")
-    return value.isoformat()
-
-
-def _whole(field: str, value: int | None) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise InvalidJob(field, f"must be a whole number, not {type(value).__name__}")
-    return value
-
-
-def _delay(value: timedelta | None) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, timedelta):
-        raise InvalidJob("delay", f"must be a timedelta, not {type(value).__name__}")
-    if value < timedelta(0):
-        raise InvalidJob("delay", "must not be negative: leave it out to run the job now")
-    return f"{value.total_seconds():f} seconds"
-
-
-def _text(field: str, value: str | None) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise InvalidJob(field, f"must be text, not {type(value).__name__}")
-    if value is not None and UNSTORABLE.search(value):
-        raise InvalidJob(field, "holds a NUL or a lone surrogate, which PostgreSQL cannot store: remove it")
-    return value

@@ -9,12 +9,14 @@ import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import click
 
 from scheduler import arguments, embedded, schema
-from scheduler.errors import SchemaMismatch
+from scheduler.connections import open_connection
+from scheduler.errors import ConfigurationError, DatabaseUnavailable, SchemaMismatch
 from scheduler.settings import dsn_from
-from scheduler.store import Store, open_connection
+from scheduler.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -22,28 +24,54 @@ if TYPE_CHECKING:
 
 @click.command()
 @arguments.dsn_option
-def migrate(dsn: str | None) -> None:
+@click.option("--to", metavar="N", type=click.IntRange(1, 9999), help="Go to revision N, down to an older one too.")
+def migrate(dsn: str | None, to: int | None) -> None:
     """Bring the database to the newest schema.
 
-    Safe on a live database, and when several do it at once.
+    Safe on a live database, and when several do it at once; a way down, with --to, is for a database without workers.
     """
-    asyncio.run(_migrate(dsn_from(dsn)))
+    asyncio.run(_migrate(dsn_from(dsn), None if to is None else f"{to:04}"))
 
 
-async def _migrate(dsn: str) -> None:
-    from alembic.util import CommandError  # noqa: PLC0415 - half a second that only a migration needs
-
+async def _migrate(dsn: str, to: str | None) -> None:
+    newest = schema.SUPPORTED[-1]
     async with _address(dsn) as url:
-        was_ready = await _is_ready(url)
-        try:
-            has_roles = await schema.migrate(url)
-        except CommandError as error:
-            raise SchemaMismatch(f"the schema is newer: install a newer leasework on this host ({error})") from error
-    click.echo(f"the schema {'was already' if was_ready else 'is now'} at revision {schema.SUPPORTED[-1]}")
+        found = await _revision(url)
+        if to is None and schema.is_next(found):
+            click.echo(
+                f"the schema is at revision {found}, one ahead of this version, which works on it: left as it is"
+            )
+            return
+        down = to is not None and to < found
+        has_roles = await _move(url, to or "head", down=down)
+    click.echo(f"the schema {'was already' if found == (to or newest) else 'is now'} at revision {to or newest}")
+    if down:
+        click.echo("scheduler: now run `scheduler migrate` of the version whose newest revision this is", err=True)
     if not has_roles:
         click.echo(
-            "scheduler: warning: no roles were created, for this account may not: it owns everything itself", err=True
+            "scheduler: warning: no roles were created or granted, for the account that migrated first may not:"
+            " it owns everything itself",
+            err=True,
         )
+
+
+async def _move(url: str, to: str, *, down: bool) -> bool:
+    from alembic.util import CommandError  # noqa: PLC0415 - half a second that only a migration needs
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 - as above
+
+    try:
+        return await schema.migrate(url, to, down=down)
+    except CommandError as error:
+        what = "the schema is newer" if to == "head" else f"this version does not know the way to revision {to}"
+        raise SchemaMismatch(f"{what}: install a newer leasework on this host ({error})") from error
+    except DBAPIError as error:
+        refused = error.__cause__ and error.__cause__.__cause__
+        if not isinstance(refused, asyncpg.InsufficientPrivilegeError):
+            raise
+        raise DatabaseUnavailable(
+            f"the database refuses: {refused.args[0]}: run it as the owner of the database, or as a member of"
+            " scheduler_owner (GRANT it to this account) who may CREATE in the database"
+        ) from error
 
 
 @asynccontextmanager
@@ -56,15 +84,15 @@ async def _address(dsn: str) -> AsyncIterator[str]:
         yield held.url
 
 
-async def _is_ready(url: str) -> bool:
+async def _revision(url: str) -> str:
+    """Return the revision of the database; nothing where there is none, or this account may not ask."""
     connection = await open_connection(url, name="scheduler migrate")
     try:
-        await Store(connection).check_schema()
-    except SchemaMismatch:
-        return False
+        return await Store(connection).schema_version()
+    except (SchemaMismatch, ConfigurationError):
+        return ""
     finally:
         await connection.close()
-    return True
 
 
 @click.group()

@@ -50,15 +50,20 @@ class SchemaMismatch(SchedulerError):  # noqa: N818 - reads as what happened
 
 
 class InvalidJob(SchedulerError, ValueError):  # noqa: N818 - reads as what happened
-    """What was submitted breaks a rule; the message names the field, the rule and the way out."""
+    """What was submitted breaks a rule; the message names the field, the rule and the way out.
 
-    def __init__(self, field: str, rule: str) -> None:
+    `index`: which of the jobs of submit_many it was, counted from 0.
+    """
+
+    def __init__(self, field: str, rule: str, index: int | None = None) -> None:
         super().__init__(field, rule)
         self.field = field
         self.rule = rule
+        self.index = index
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.rule}"
+        place = "" if self.index is None else f"jobs[{self.index}] "
+        return f"{place}{self.field}: {self.rule}"
 
 
 class JobNotFound(SchedulerError):  # noqa: N818 - reads as what happened

@@ -1,6 +1,6 @@
 """The only road to PostgreSQL: one method per verb, values bound, rows mapped by name.
 
-It decides nothing and starts nothing.
+It decides nothing and starts nothing. What the database says is translated once: see translation.
 """
 
 from __future__ import annotations
@@ -14,58 +14,27 @@ import asyncpg
 import msgspec
 
 from scheduler.answers import Cancelled, Declared, Missed, Promoted, Pruned, Reaped, Resolved, Retained, RetryLevel
-from scheduler.driver_errors import translated as _translated
 from scheduler.errors import SchemaMismatch
-from scheduler.schema import SUPPORTED
+from scheduler.schema import SUPPORTED, is_supported
+from scheduler.translation import translated as _translated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
     from uuid import UUID
 
 T = TypeVar("T")
 
 LONGEST_NUMBER = 4000  # digits; Python refuses to read longer ones
-TRIES = 4  # of a call that met a deadlock or a serialization failure
 CALL_TIMEOUT = 30.0  # seconds
+TRIES = 4  # of a call that met a deadlock or a serialization failure
 
 
 class Caller(Protocol):
-    """A pool or a connection of asyncpg."""
+    """A pool of asyncpg, or a connection of a caller: see borrowed."""
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]: ...  # noqa: ANN401
-    async def fetchval(self, query: str, *args: Any) -> Any: ...  # noqa: ANN401
-
-
-async def _no_reset(_: asyncpg.Connection[Any]) -> None:
-    """Leave a returned connection as it is: nothing here keeps state in a session, and a reset is a round trip."""
-
-
-async def open_pool(dsn: str, *, size: int, name: str) -> asyncpg.Pool[Any]:
-    """Open a pool of at most `size` connections, none of them yet; `name` shows in pg_stat_activity."""
-    return await asyncpg.create_pool(
-        dsn,
-        min_size=0,
-        max_size=size,
-        reset=_no_reset,
-        command_timeout=CALL_TIMEOUT,
-        timeout=10,
-        server_settings={"application_name": name},
-    )
-
-
-async def open_connection(dsn: str, *, name: str) -> asyncpg.Connection[Any]:
-    """Open one connection, for a listener or a keeper. Raises DatabaseUnavailable."""
-    with _translated():
-        return await asyncpg.connect(
-            dsn, command_timeout=CALL_TIMEOUT, timeout=10, server_settings={"application_name": name}
-        )
-
-
-async def listen(connection: asyncpg.Connection[Any], channel: str, heard: Callable[..., None]) -> None:
-    """Hear what is notified on `channel` for as long as the connection lasts. Raises DatabaseUnavailable."""
-    with _translated():
-        await connection.add_listener(channel, heard)
+    async def fetchval(self, query: str, *args: Any, timeout: float | None = None) -> Any: ...  # noqa: ANN401, ASYNC109
 
 
 class Store:
@@ -77,13 +46,13 @@ class Store:
 
     def __init__(self, caller: Caller, *, own: bool = True) -> None:
         self._caller = caller
-        self._tries = TRIES if own else 1
+        self._own = own
 
-    async def _value(self, call: str, *args: object) -> Any:  # noqa: ANN401 - one scalar of any type
-        with _translated():
-            for left in range(self._tries - 1, -1, -1):
+    async def _value(self, call: str, *args: object, timeout: float | None = None) -> Any:  # noqa: ANN401, ASYNC109
+        with _translated(own=self._own):
+            for left in range(TRIES - 1 if self._own else 0, -1, -1):
                 try:
-                    return await self._caller.fetchval(call, *args)
+                    return await self._caller.fetchval(call, *args, timeout=timeout)
                 except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                     if not left:
                         raise
@@ -98,6 +67,11 @@ class Store:
 
     async def submit(self, kind: str, payload: str, options: str) -> int:
         return int(await self._value("SELECT scheduler.submit($1, $2, $3)", kind, payload, options))
+
+    async def submit_many(self, jobs: str) -> list[int]:
+        """Insert jobs in one statement, which on a connection of our own has a second more for each 10 kB."""
+        timeout = CALL_TIMEOUT + len(jobs) / 10_000 if self._own else None
+        return list(await self._value("SELECT scheduler.submit_many($1)", jobs, timeout=timeout))
 
     async def outcomes(self, ids: Sequence[int]) -> list[asyncpg.Record]:
         return await self._rows("SELECT * FROM scheduler.outcomes($1)", ids)
@@ -126,15 +100,22 @@ class Store:
             whole.superseded += answer.superseded
         return whole
 
+    async def schema_version(self) -> str:
+        return str(await self._value("SELECT scheduler.schema_version()"))
+
     async def check_schema(self) -> None:
         """Raise SchemaMismatch unless the database has a schema that this version can use."""
-        found = await self._value("SELECT scheduler.schema_version()")
-        if found not in SUPPORTED:
+        found = await self.schema_version()
+        if not is_supported(found):
             newest = SUPPORTED[-1]
             raise SchemaMismatch(
                 f"the schema is at revision {found}, this version needs {newest}: "
-                + ("run `scheduler migrate`" if str(found) < newest else "install a newer leasework on this host")
+                + ("run `scheduler migrate`" if found < newest else "install a newer leasework on this host")
             )
+
+    async def backend_pid(self) -> int:
+        """Return which process of the server answers."""
+        return int(await self._value("SELECT scheduler.backend_pid()"))
 
     # An operator's verbs.
 

@@ -90,6 +90,8 @@ class Callbacks:
             self._held[job_id] = waiting[ready:]
             if not waiting[ready:]:
                 del self._held[job_id]
+        if not due:
+            return
         room = CAPACITY - (self._queued - self._told)
         self._queued += len(due[:room])
         self._queue.put(due[:room])

@@ -106,8 +106,9 @@ def _functions(names: str) -> Iterator[Callback]:
     for name in filter(None, map(str.strip, names.split(","))):
         try:
             yield pkgutil.resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigurationError(f"--on-transition {name}: {error}; name it as module:function") from error
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            raise ConfigurationError(f"--on-transition {name}: {words}; name it as module:function") from error
 
 
 def _end(code: int) -> None:

@@ -16,7 +16,8 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from scheduler.store import Store, open_connection
+from scheduler.connections import open_connection
+from scheduler.store import Store
 from worker.attempt import Attempt, now
 from worker.loops import happens
 

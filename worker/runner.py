@@ -3,7 +3,7 @@
 One thread, that of the event loop, owns everything that decides: slots, attempts, outcomes. Between a check and its act
 there is no await, so there is no lock. Two others hand things over with call_soon_threadsafe: the keeper's thread (lost
 leases, cancellations; it also notes renewals) and the threads of BlockingJobs (how they ended). Children speak through
-the loop's own I/O.
+the loop's own I/O; the thread of the callbacks is told, and says nothing.
 
 Start: database, schema, declaration, executors, keeper, loops, and claims last. Stop: claims first, then attempts (they
 finish, or are stopped and given back), then the outbox, then the loops, and the keeper's renewals last of all.
@@ -22,9 +22,9 @@ from uuid import uuid4
 import msgspec
 
 from scheduler import embedded
+from scheduler.connections import open_pool
 from scheduler.job import KINDS, QUEUES, declarations
 from scheduler.settings import WorkerSettings, dsn_from
-from scheduler.store import open_pool
 from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
 from worker.claimer import Claimer, Doze

@@ -89,7 +89,7 @@ def _ended(leases: Leases, answer: Missed, sent: Iterable[Settlement], usual: St
         if end.id in missed or attempt is None or attempt.fence != end.fence:
             continue
         status, outcome, error_type = answer.became.get(end.id, usual), end.outcome, end.error_type
-        if outcome == "completed" and status != Status.COMPLETED:  # a result is longer as the database writes it
+        if outcome == "completed" and status != Status.COMPLETED:  # the database writes numbers out
             outcome, error_type = "failed", "ResultTooLarge"
         yield {
             "job_id": end.id, "to_status": status, "outcome": outcome, "duration": attempt.duration,

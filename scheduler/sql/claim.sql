@@ -7,7 +7,8 @@
 -- rank of the kinds that were cut (nothing unseen can rank before that), lock that many per kind; repeat while short.
 --
 -- `request` stays on the row: when the reply is lost, claimed_by() finds what this call took. A claim that came short ends
--- with a row without id that says when the next delayed job is due or the next pause ends (next_in, seconds).
+-- with a row without id that says when the next delayed job is due or, when it took nothing, the next pause ends (next_in,
+-- seconds).
 --
 -- Locks FOR NO KEY UPDATE SKIP LOCKED in a CTE: two claims never wait for each other, and no plan takes more than slots.
 -- Refused outside READ COMMITTED: a later statement here must see what an earlier one of somebody else committed.
@@ -68,7 +69,8 @@ BEGIN
   END LOOP;
   IF free > 0 THEN
     RETURN QUERY SELECT NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::int, NULL::int,
-      NULL::int, NULL::float8, NULL::text, NULL::jsonb, false, least(scheduler.due_in(), scheduler.resumes_in(p_queues, p_kinds));
+      NULL::int, NULL::float8, NULL::text, NULL::jsonb, false,
+      least(scheduler.due_in(), CASE WHEN free = p_slots THEN scheduler.resumes_in(p_queues, p_kinds) END);
   END IF;
 END $$;
 

@@ -5,38 +5,52 @@
 CREATE OR REPLACE FUNCTION scheduler.submit(p_kind text, p_payload jsonb DEFAULT '{}', p_options jsonb DEFAULT '{}')
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  o jsonb := coalesce(p_options, '{}');
-  wrong record;
+  job CONSTANT scheduler.jobs := scheduler.submission(p_kind, p_payload, p_options);
   new_id bigint;
 BEGIN
-  SELECT given.key, known.type INTO wrong FROM jsonb_each(o) AS given LEFT JOIN jsonb_each_text('{"queue": "string",
-    "priority": "number", "tenant": "string", "run_at": "string", "delay": "string", "depends_on": "array",
-    "on_parent_failure": "string", "idempotency_key": "string", "unique_key": "string", "max_attempts": "number",
-    "max_crashes": "number", "timeout": "string", "retry_base": "string", "retry_cap": "string", "retry_jitter": "boolean",
-    "metadata": "object"}') AS known(key, type) USING (key)
-  WHERE known.type IS NULL OR jsonb_typeof(given.value) NOT IN (known.type, 'null') ORDER BY given.key LIMIT 1;
-  IF FOUND THEN
-    PERFORM scheduler.refuse(wrong.key, coalesce('must be a JSON ' || wrong.type, 'is no option of submit'),
-      'options are the columns of scheduler.jobs that a submitter may set, and delay; times and durations are strings');
-  ELSIF o ? 'delay' AND o ? 'run_at' THEN
-    PERFORM scheduler.refuse('delay', 'contradicts run_at', 'give one of the two');
+  INSERT INTO scheduler.jobs (kind, payload, queue, priority, tenant, run_at, depends_on, on_parent_failure,
+    idempotency_key, unique_key, max_attempts, max_crashes, timeout, retry_base, retry_cap, retry_jitter, metadata)
+  VALUES (job.kind, job.payload, job.queue, job.priority, job.tenant, job.run_at, job.depends_on, job.on_parent_failure,
+    job.idempotency_key, job.unique_key, job.max_attempts, job.max_crashes, job.timeout, job.retry_base, job.retry_cap,
+    job.retry_jitter, job.metadata)
+  RETURNING id INTO new_id;
+  IF new_id IS NULL THEN -- the key is taken, and held by take_key; a later statement's snapshot sees the holder
+    SELECT k.job_id INTO new_id FROM scheduler.idempotency_keys k WHERE k.kind = job.kind AND k.key = job.idempotency_key;
   END IF;
-  LOOP
-    INSERT INTO scheduler.jobs (kind, payload, queue, priority, tenant, run_at, depends_on, on_parent_failure,
-      idempotency_key, unique_key, max_attempts, max_crashes, timeout, retry_base, retry_cap, retry_jitter, metadata)
-    VALUES (p_kind, p_payload, o ->> 'queue', (o ->> 'priority')::smallint, coalesce(o ->> 'tenant', ''),
-      coalesce((o ->> 'run_at')::timestamptz, scheduler.clock() + (o ->> 'delay')::interval),
-      ARRAY(SELECT p::bigint FROM jsonb_array_elements_text(coalesce(nullif(o -> 'depends_on', 'null'), '[]')) AS p),
-      coalesce(o ->> 'on_parent_failure', 'cancel'), o ->> 'idempotency_key', o ->> 'unique_key',
-      (o ->> 'max_attempts')::int, (o ->> 'max_crashes')::int, (o ->> 'timeout')::interval,
-      (o ->> 'retry_base')::interval, (o ->> 'retry_cap')::interval, (o ->> 'retry_jitter')::boolean,
-      coalesce(nullif(o -> 'metadata', 'null'), '{}'))
-    RETURNING id INTO new_id;
-    IF new_id IS NULL THEN -- in a later statement, whose snapshot sees the holder
-      SELECT k.job_id INTO new_id FROM scheduler.idempotency_keys k
-      WHERE k.kind = p_kind AND k.key = o ->> 'idempotency_key';
-    END IF;
-    EXIT WHEN new_id IS NOT NULL; -- else the key is free now
-  END LOOP;
   RETURN new_id;
+END $$;
+
+-- The row that a submission stands for, without what the scheduler computes.
+CREATE OR REPLACE FUNCTION scheduler.submission(p_kind text, p_payload jsonb, p_options jsonb) RETURNS scheduler.jobs
+LANGUAGE plpgsql AS $$
+DECLARE
+  types CONSTANT jsonb := '{"queue": "string", "priority": "number", "tenant": "string", "run_at": "string", "delay": "string",
+    "depends_on": "array", "on_parent_failure": "string", "idempotency_key": "string", "unique_key": "string",
+    "max_attempts": "number", "max_crashes": "number", "timeout": "string", "retry_base": "string", "retry_cap": "string",
+    "retry_jitter": "boolean", "metadata": "object"}';
+  o jsonb := '{}';
+  job scheduler.jobs;
+  wrong text;
+BEGIN
+  IF p_options <> '{}' THEN
+    SELECT coalesce(jsonb_object_agg(g.key, g.value) FILTER (WHERE g.value <> 'null'), '{}'),
+      min(g.key) FILTER (WHERE NOT types ? g.key OR jsonb_typeof(g.value) NOT IN (types ->> g.key, 'null'))
+    INTO o, wrong FROM jsonb_each(p_options) AS g;
+    IF wrong IS NOT NULL THEN
+      PERFORM scheduler.refuse(wrong, coalesce('must be a JSON ' || (types ->> wrong), 'is no option of submit'),
+        'options are the columns of scheduler.jobs that a submitter may set, and delay; times and durations are strings');
+    ELSIF o ? 'delay' AND o ? 'run_at' THEN
+      PERFORM scheduler.refuse('delay', 'contradicts run_at', 'give one of the two');
+    ELSIF (o ->> 'delay')::interval < '0' THEN
+      PERFORM scheduler.refuse('delay', 'must not be negative', 'leave it out to run the job now');
+    ELSIF o ->> 'run_at' !~ '\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|UTC|GMT|[A-Z][A-Za-z]+/[A-Za-z_/-]+|[+-]\d\d(:?\d\d){0,2})$' THEN
+      PERFORM scheduler.refuse('run_at', 'must have a time and a time zone', 'as in 2030-01-31 12:00:00+00');
+    END IF;
+  END IF;
+  job := jsonb_populate_record(NULL::scheduler.jobs,
+    '{"tenant": "", "on_parent_failure": "cancel", "depends_on": [], "metadata": {}}' || (o - 'delay'));
+  job.kind := p_kind;
+  job.payload := p_payload;
+  job.run_at := coalesce(job.run_at, scheduler.clock() + (o ->> 'delay')::interval);
+  RETURN job;
 END $$;

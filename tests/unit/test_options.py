@@ -83,8 +83,15 @@ def test_the_extremes_of_each_option_are_allowed(option, value):
 
 def test_a_queue_registers_itself_and_declares_what_it_set():
     plain, slow = Queue("mail"), Queue("slow", step=timedelta(minutes=1))
+    brief = Queue("brief", keep_completed=timedelta(hours=1), keep_failed=timedelta(days=36525))
 
-    assert {"mail": plain, "slow": slow} == QUEUES
+    assert {"mail": plain, "slow": slow, "brief": brief} == QUEUES
+    assert queue_declaration(brief) == {
+        "queue": "brief",
+        "ordering": "aging",
+        "keep_completed": 3600,
+        "keep_failed": 36525 * 86400,
+    }
     assert queue_declaration(plain) == {"queue": "mail", "ordering": "aging"}
     assert queue_declaration(slow) == {"queue": "slow", "ordering": "aging", "step": 60}
 
@@ -105,6 +112,11 @@ def test_a_queue_may_be_declared_twice_in_the_same_words_only():
         ({"name": "a b"}, f"queue: name {WORDS}"),
         ({"name": "mail", "ordering": "random"}, "queue mail: ordering must be 'aging', 'fifo' or 'strict'"),
         ({"name": "mail", "step": 10}, "queue mail: step must be a timedelta, not int"),
+        ({"name": "mail", "keep_completed": 7}, "queue mail: keep_completed must be a timedelta, not int"),
+        (
+            {"name": "mail", "keep_failed": timedelta(0)},
+            "queue mail: keep_failed must be more than 0 and at most 36525 days",
+        ),
         (
             {"name": "mail", "step": timedelta(0)},
             "queue mail: step must be more than 0 and at most 10 years (87660 hours)",

@@ -5,8 +5,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from scheduler.connections import open_connection
 from scheduler.errors import DatabaseUnavailable
-from scheduler.store import Store, open_connection
+from scheduler.store import Store
 
 
 async def wire_that_hides_the_end(dsn):

@@ -5,11 +5,21 @@ Each ignored line is a mistake a checker must see: an ignore that nothing needs 
 """
 
 from datetime import timedelta
-from typing import assert_type
+from typing import TYPE_CHECKING, assert_type
 
+from scheduler.client import Handle, Scheduler
 from scheduler.context import Context
 from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Options, Priority, Queue, Retry, kind_declaration
 from scheduler.payload import decode_payload, encode_payload, encode_result
+from scheduler.submission import Submission, SubmitOptions
+from scheduler.sync_client import SyncHandle, SyncScheduler
+
+if TYPE_CHECKING:
+    import asyncpg
+    import psycopg
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
 
 
 class SendEmail(
@@ -70,3 +80,27 @@ class Misjudged(AsyncJob, timeout=30):  # pyright: ignore[reportArgumentType]
 
 class Mixed(AsyncJob):
     def run(self, ctx: Context) -> None: ...  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+async def submit_in_a_transaction(
+    scheduler: Scheduler,
+    connection: "asyncpg.Connection[asyncpg.Record] | psycopg.AsyncConnection | AsyncConnection | AsyncSession",
+) -> None:
+    options: SubmitOptions = {"priority": Priority.HIGH, "delay": timedelta(minutes=5)}
+    parent = await scheduler.submit(email, connection=connection, **options)
+    assert_type(parent, Handle)
+    many = await scheduler.submit_many(
+        [email, Submission(email, depends_on=[parent, 7])], tenant="t", connection=connection
+    )
+    assert_type(many, list[Handle])
+    assert_type(scheduler.submit_threadsafe(email, priority=1).result(), Handle)
+    await scheduler.submit(email, prioritty=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await scheduler.submit(email, delay=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Submission(email, run_at="now")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def submit_without_a_loop(scheduler: SyncScheduler, connection: "psycopg.Connection | Connection | Session") -> None:
+    parent = scheduler.submit(email, connection=connection, metadata={"a": 1})
+    assert_type(parent, SyncHandle)
+    assert_type(scheduler.submit_many([email], depends_on=[parent]), list[SyncHandle])
+    scheduler.submit_many(email)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

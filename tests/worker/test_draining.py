@@ -41,7 +41,7 @@ async def test_an_idle_worker_ends_at_once(launch):
 
     process.send(signal.SIGTERM)
 
-    assert await process.exits(3) == 0
+    assert await process.exits(20) == 0
 
 
 @pytest.mark.parametrize("number", BOTH)
@@ -53,7 +53,7 @@ async def test_the_second_signal_gives_running_jobs_back_and_counts_nothing(db, 
     await process.says("running jobs may finish")
     process.send(number)
 
-    assert await process.exits(10) == 6
+    assert await process.exits(20) == 6
     for job_id in running:
         job, (attempt,) = await row(db, job_id), await attempts(db, job_id)
         assert (job["status"], job["failures"], job["crashes"]) == ("PENDING", 0, 0)
@@ -69,7 +69,7 @@ async def test_another_worker_runs_what_was_given_back_at_once(db, launch, gate)
     await process.says("running jobs may finish")
     process.send(signal.SIGTERM)
 
-    job = await ended(db, job_id, seconds=5)
+    job = await ended(db, job_id, seconds=20)
     assert (job["result"], job["attempt"], job["failures"], job["crashes"]) == ("2", 2, 0, 0)
 
 
@@ -80,10 +80,9 @@ async def test_the_third_signal_ends_the_process(db, launch, gate):
     process.send(signal.SIGTERM)
     await process.says("running jobs may finish")
     process.send(signal.SIGTERM)
-    await process.says("jobs are given back")
-    process.send(signal.SIGTERM)
+    process.send(signal.SIGINT)  # another, for two of one kind that are pending become one
 
-    assert await process.exits(2) == 7
+    assert await process.exits() == 7
 
 
 async def test_what_runs_on_at_the_end_of_grace_is_given_back(db, launch, gate):
@@ -92,7 +91,7 @@ async def test_what_runs_on_at_the_end_of_grace_is_given_back(db, launch, gate):
 
     process.send(signal.SIGTERM)
 
-    assert await process.exits(5) == 6
+    assert await process.exits() == 6
     assert gate.notes("stopped") == [(1, process.pid)]
     assert (await row(db, job_id))["status"] == "PENDING"
 
@@ -104,7 +103,7 @@ async def test_no_handler_keeps_the_process_alive_after_grace(db, launch, gate, 
 
     process.send(signal.SIGTERM)
 
-    assert await process.exits(0.5 + 6) == 6
+    assert await process.exits(20) == 6
     job, (attempt,) = await row(db, job_id), await attempts(db, job_id)
     assert (job["status"], job["failures"], attempt["outcome"]) == ("PENDING", 0, "released")
 
@@ -118,19 +117,19 @@ async def test_a_handler_that_was_given_up_before_does_not_keep_the_process_aliv
 
     process.send(signal.SIGTERM)
 
-    assert await process.exits(6) == 0
+    assert await process.exits(20) == 0
 
 
 async def test_a_drain_of_more_than_a_lease_keeps_the_lease(db, launch, gate):
-    process, gate = await launch(lease=1, grace=60).ready(), gate()
+    process, gate = await launch(lease=3, grace=60).ready(), gate()
     job_id = await start(db, gate, "Wait")
-    await launch(lease=1).ready()  # which would run the job if the lease lapsed
+    await launch(lease=3).ready()  # which would run the job if the lease lapsed
     process.send(signal.SIGTERM)
     await process.says("running jobs may finish")
     first = (await row(db, job_id))["lease_expires_at"]
 
     async def two_leases_are_over():
-        return (await row(db, job_id))["lease_expires_at"] > first + timedelta(seconds=2)
+        return (await row(db, job_id))["lease_expires_at"] > first + timedelta(seconds=6)
 
     await until(two_leases_are_over, "the lease should have been renewed")
     gate.open()
@@ -152,7 +151,7 @@ async def test_an_outcome_whose_row_is_held_is_recorded_when_it_is_let_go_within
         with pytest.raises(AssertionError, match="should have ended"):
             await process.exits(3)  # twice as long as a step of stopping
 
-    assert await process.exits(5) == 0
+    assert await process.exits(15) == 0
     job = await row(db, job_id)
     assert (job["status"], job["attempt"], job["crashes"]) == ("COMPLETED", 1, 0)
 
@@ -165,7 +164,7 @@ async def test_a_cancellation_during_the_drain_is_heard(scheduler, db, launch, g
 
     await scheduler.cancel(job_id)
 
-    assert await process.exits(5) == 0
+    assert await process.exits(15) == 0
     assert (await row(db, job_id))["status"] == "CANCELLED"
 
 
@@ -177,7 +176,7 @@ async def test_a_job_cancelled_while_it_is_given_back_ends_cancelled(scheduler, 
 
     await scheduler.cancel(job_id)
 
-    assert await process.exits(10) in {0, 6}
+    assert await process.exits() in {0, 6}
     assert (await row(db, job_id))["status"] == "CANCELLED"
 
 
@@ -196,7 +195,7 @@ async def test_a_signal_during_the_start_ends_the_worker(db, connect, launch):
         await until(waits, "the start should wait for the lock")
         process.send(signal.SIGTERM)
 
-        assert await process.exits(5) == 0
+        assert await process.exits(15) == 0
     assert "Traceback" not in process.log
 
 

@@ -13,7 +13,7 @@ from witness import attempts, backends, ended, insert, row
 from scheduler import ConfigurationError, DatabaseUnavailable, JobNotFound, Scheduler
 from worker import Worker
 
-SOON = timedelta(seconds=15)
+SOON = timedelta(minutes=1)
 SCRIPT = """
 import asyncio
 from scheduler import AsyncJob, CpuBoundJob, Scheduler, SchedulerError
@@ -110,7 +110,7 @@ async def test_a_cpu_bound_job_of_the_script_itself_is_refused(db, dsn, tmp_path
 
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, str(script)], env={**os.environ, "SCHEDULER_DSN": dsn}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
     refused, light = done.stdout.splitlines()

@@ -9,7 +9,7 @@ from witness import attempts, ended, insert, row
 
 from scheduler import JobCancelled, JobFailed, JobNotFound, JobTimedOut, ResultTimeout
 
-SOON = timedelta(seconds=15)
+SOON = timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("kind", [jobs.Echo, jobs.EchoInThread, jobs.EchoInProcess])

@@ -8,7 +8,7 @@ from witness import attempts, ended, has_status, insert
 
 from scheduler import JobFailed
 
-SOON = timedelta(seconds=15)
+SOON = timedelta(minutes=1)
 
 
 async def outcomes(db, job_id):

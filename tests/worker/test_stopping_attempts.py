@@ -12,7 +12,7 @@ from witness import attempts, ended, insert, is_alive, row, until
 
 from scheduler import JobCancelled
 
-SOON = timedelta(seconds=15)
+SOON = timedelta(minutes=1)
 WAITING = ["Wait", "WaitInThread", "WaitInProcess"]
 
 
@@ -30,6 +30,7 @@ def executor(worker, name):
 async def test_an_attempt_that_runs_too_long_times_out(db, work, gate, kind):
     worker = await work()
     gate = gate()
+    await ended(db, await insert(db, "EchoInProcess"))  # a child is there, and its start no part of the timeout
 
     job_id = await start(db, gate, kind, max_attempts=1, timeout=timedelta(seconds=0.8))
 
@@ -46,7 +47,7 @@ async def test_an_attempt_that_timed_out_is_tried_again(db, work, gate):
     await work()
     gate = gate()
     job_id = await start(
-        db, gate, "Wait", timeout=timedelta(seconds=0.3), retry_base=timedelta(seconds=0.01),
+        db, gate, "Wait", timeout=timedelta(seconds=1), retry_base=timedelta(seconds=0.01),
         retry_cap=timedelta(seconds=1),
     )  # fmt: skip
 
@@ -68,7 +69,7 @@ async def test_a_running_job_is_cancelled_well_before_a_heartbeat(scheduler, db,
 
     with pytest.raises(JobCancelled):
         await scheduler.handle(job_id).result(SOON)
-    assert time.monotonic() - asked < 3
+    assert time.monotonic() - asked < 10
     assert done.requested == [job_id]
     job = await row(db, job_id)
     assert (job["status"], job["attempt"], job["failures"]) == ("CANCELLED", 1, 0)
@@ -83,7 +84,7 @@ async def test_a_cancelled_child_is_killed_and_replaced(scheduler, db, work, gat
     await scheduler.cancel(job_id)
 
     await ended(db, job_id)
-    await until(lambda: not is_alive(pid), "the child should be gone", 2)
+    await until(lambda: not is_alive(pid), "the child should be gone")
     assert await (await scheduler.submit(jobs.EchoInProcess(value=1))).result(SOON) == 1
 
 
@@ -203,7 +204,7 @@ async def test_a_child_that_hangs_while_it_starts_times_out_too(db, work, monkey
     job_id = await insert(db, "Hanging", max_attempts=1, timeout=timedelta(seconds=0.5))
 
     try:
-        assert (await ended(db, job_id, seconds=8))["status"] == "TIMED_OUT"
+        assert (await ended(db, job_id))["status"] == "TIMED_OUT"
     finally:
         with contextlib.suppress(OSError):  # nobody reads it any more
             os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))

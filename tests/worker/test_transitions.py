@@ -104,7 +104,7 @@ LIVES = {
     "failure": ("Steer", {"how": "fail"}, {"max_attempts": 1}, [CLAIM, settled("FAILED", "failed")]),
     "not retryable": ("Steer", {"how": "non_retryable"}, {}, [CLAIM, settled("FAILED", "failed")]),
     "bad payload": ("Typed", {"number": "one"}, {}, [CLAIM, settled("FAILED", "failed")]),
-    "long in the database only": ("Echo", {"value": [1] * 30_000}, {}, [CLAIM, settled("FAILED", "failed")]),
+    "long in the database only": ("Act", {"action": "long_numbers"}, {}, [CLAIM, settled("FAILED", "failed")]),
 }
 
 
@@ -117,6 +117,7 @@ async def test_a_job_is_told_of_from_its_claim_to_its_end(db, work, told, life):
 
     await told.until(job_id, *expected)
     assert (await row(db, job_id))["status"] == expected[-1][2]
+    assert (told[-1].error_type == "ResultTooLarge") == (life == "long in the database only")
 
 
 async def test_a_timeout_is_told_with_its_words(db, work, told, gate):

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-PATIENCE = 20  # seconds until a test gives up waiting
+PATIENCE = 60  # seconds until a test gives up waiting; only what hangs takes so long
 
 
 async def until(condition, what, seconds=PATIENCE):
@@ -132,6 +132,10 @@ class Gate:
     async def noted(self, what, times=1, seconds=PATIENCE):
         await until(lambda: len(self.notes(what)) >= times, f"a handler should have noted {what!r}", seconds)
         return self.notes(what)
+
+    def noted_at(self, what):
+        """Return when a handler last wrote under `what`, in seconds since 1970."""
+        return Path(f"{self.path}.{what}").stat().st_mtime
 
     async def begun(self, times=1):
         return await self.noted("began", times)
