@@ -175,8 +175,7 @@ def keys_are_unique(lives: Lives) -> Finding:
         if row.idempotency_key is not None:
             by_key[row.kind, row.idempotency_key].append(row.id)
     yield from (f"jobs {ids} share the idempotency key {key}" for (_, key), ids in by_key.items() if len(ids) > 1)
-    holders: dict[tuple[str, str], int] = {}
-    keyed = {row.id: row for row in lives.history.rows if row.unique_key is not None}
+    holders, keyed = {}, {row.id: row for row in lives.history.rows if row.unique_key is not None}
     every_move = sorted((move for job in keyed for move in lives.moves[job]), key=lambda move: move.seq)
     for move in every_move:
         row = keyed[move.job]
