@@ -1,4 +1,4 @@
-# make demo | check | test | test-all | clean. Each builds the environment it needs: .venv, from PyPI, once.
+# make demo | check | test | test-all | chaos | clean. Each builds the environment it needs: .venv, from PyPI, once.
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,7 +10,7 @@ MAJORS := 16 17
 NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
 
 .NOTPARALLEL:
-.PHONY: help demo check test majors slow test-all contract clean
+.PHONY: help demo check test majors slow test-all contract chaos clean
 
 help:
 	@echo 'make demo      see it work: a graph of jobs on two workers, one of which is killed'
@@ -18,6 +18,7 @@ help:
 	@echo 'make check     ruff, mypy, import rules'
 	@echo 'make test      the tests, without the slow ones'
 	@echo 'make test-all  the tests, on other majors of PostgreSQL too, the slow ones, the demo'
+	@echo 'make chaos     faults against workers and servers, and a check of what is left: MINUTES=10 SEED=1'
 	@echo 'make contract  write the reference in docs/sql-contract.md anew'
 	@echo 'make clean     remove what was built'
 
@@ -58,6 +59,12 @@ test-all: test majors slow demo
 
 contract: $(BUILT)
 	$(PY) docs/sql_contract.py
+
+# A short one is among the slow tests.
+MINUTES ?= 10
+SEED ?= 1
+chaos: $(BUILT)
+	@PYTHONPATH=tests $(PY) -m chaos --minutes $(MINUTES) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) .demo .postgres build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -117,10 +117,12 @@ class Keeper:
         sent = now()
         due = [a for a in list(self._leases.values()) if (everything or sent - a.leased_at >= self._every / 2)]
         due = [a for a in due if a.verdict != "lost" and (sent < a.deadline + self._every or not a.open)]
+        patience = self._every  # less than a lease: a connection that has gone silent is replaced in time
         try:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await open_connection(self._dsn, name="scheduler-worker keeper")
-            async with asyncio.timeout(self._every):
+                patience = self._lease.total_seconds()  # it has just answered; its first call plans, which may be slow
+            async with asyncio.timeout(patience):
                 missed = await Store(self._connection).renew(
                     self._worker, [a.id for a in due], [a.fence for a in due], self._lease
                 )

@@ -1,7 +1,8 @@
 -- complete(id, fence, result): record in the caller's transaction that the job completed. What the transaction writes and
 -- the end of the job become true together, or neither does: exactly once, whatever is lost afterwards.
--- Refuses the whole transaction when the attempt no longer owns the job (SQLSTATE LW001), and a result over 64 kB. Settling the
--- attempt as completed afterwards is harmless, and is what tells a worker whose children to resolve.
+-- Refuses the whole transaction when the attempt no longer owns the job (SQLSTATE LW001), and a result over 64 kB.
+-- Once it has committed call resolve(ARRAY[id]), and do not settle the attempt: should a failover lose this transaction, the
+-- claim may still stand on the new primary, and a settlement would complete the job there without what was written.
 -- Locks FOR UPDATE, and waits for whoever holds the row; a transaction completes one job, after hold().
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.complete(p_id bigint, p_fence bigint, p_result jsonb DEFAULT NULL) RETURNS void

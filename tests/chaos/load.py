@@ -1,0 +1,148 @@
+"""Submitters: they ask for all kinds of jobs, note what they were told, and cannot trust a connection.
+
+A submission without an idempotency key is sent once; when its reply is lost there may be a job or not. One with a key
+is sent until it is answered, and sometimes twice for no reason.
+"""
+
+import asyncio
+import contextlib
+import time
+from random import Random
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from scheduler import Scheduler
+from scheduler.errors import DatabaseUnavailable, InvalidJob
+
+from .history import Submission
+from .jobs import ENDS, Blocks, Breaks, Computes, Fragile, Overruns, Transfers, Waits
+
+WHERE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
+WRITTEN = "SELECT pg_current_wal_insert_lsn() - '0/0'"
+REMEMBERED = 50  # ids of the newest jobs, from which parents are chosen
+LOST = (DatabaseUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
+
+class Load:
+    """All submitters of a campaign: `rate` jobs a second in all, through one address."""
+
+    def __init__(self, dsn: str, seed: int, rate: float, submitters: int = 16) -> None:
+        self.dsn = dsn
+        self.rate = rate / submitters
+        self.submissions: list[Submission] = []
+        self.stopped = False
+        self.recent: list[int] = []
+        self._next_token = 0
+        self._submitters = [Submitter(self, Random(f"{seed} submitter {n}")) for n in range(submitters)]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for submitter in self._submitters:
+                group.create_task(submitter.run())
+
+    def token(self) -> int:
+        self._next_token += 1
+        return self._next_token
+
+
+class Submitter:
+    def __init__(self, load: Load, rng: Random) -> None:
+        self._load = load
+        self._rng = rng
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._timeline: int | None = None
+        self._scheduler = Scheduler(load.dsn)  # not opened: submissions go over our own connection
+
+    async def run(self) -> None:
+        started, sent = time.monotonic(), 0
+        while not self._load.stopped:
+            sent += 1
+            await self._submit()
+            await asyncio.sleep(max(0.0, started + sent / self._load.rate - time.monotonic()))
+        self._forget()
+
+    async def _submit(self) -> None:
+        job, ends = self._job()
+        options, cancel_after = self._options(), self._rng.uniform(0, 1) if self._rng.random() < 0.05 else None
+        ends = (*ends, "CANCELLED") if cancel_after is not None else ends
+        again = "idempotency_key" in options
+        told = first = await self._ask(job, options, ends)
+        while again and told.answer == "unknown" and not self._load.stopped:
+            await asyncio.sleep(0.1)
+            told = await self._ask(job, options, ends)
+        if told.answer == "refused":  # now; what we sent first may have arrived all the same
+            told = first
+        self._load.submissions.append(told)
+        if told.job is not None:
+            self._load.recent = [*self._load.recent[-REMEMBERED:], told.job]
+            if again and self._rng.random() < 0.3:
+                await self._ask(job, options, ends)
+            if cancel_after is not None:
+                await self._cancel(told, cancel_after)
+
+    def _job(self) -> tuple[Any, tuple[str, ...]]:
+        token, rng = self._load.token(), self._rng
+        kind = rng.choices(
+            [Waits, Blocks, Computes, Fragile, Transfers, Overruns, Breaks], [67, 12, 4, 8, 6, 2.7, 0.3]
+        )[0]
+        if kind is Overruns:
+            return Overruns(token=token), ("TIMED_OUT",)
+        if kind is Breaks:
+            return Breaks(token=token), ("FAILED",)
+        if kind is Transfers:
+            return Transfers(token=token, seconds=round(rng.uniform(0, 0.5), 3)), ("COMPLETED",)
+        does = rng.choices(list(ENDS), [80, 8, 8, 4])[0]
+        seconds = min(rng.expovariate(3), 1.5) if kind is not Computes else rng.uniform(0, 0.2)
+        return kind(token=token, does=does, seconds=round(seconds, 3)), (ENDS[does],)
+
+    def _options(self) -> dict[str, Any]:
+        rng, options = self._rng, dict[str, Any]()
+        if len(self._load.recent) > 2 and rng.random() < 0.25:
+            options["depends_on"] = rng.sample(self._load.recent, k=rng.choice([1, 1, 2, 3]))
+            options["on_parent_failure"] = rng.choice(["cancel", "cancel", "run"])
+        if rng.random() < 0.15:
+            options["idempotency_key"] = f"key-{rng.getrandbits(64):x}"
+        if rng.random() < 0.05:
+            options["unique_key"] = f"only-{rng.randrange(20)}"
+        if rng.random() < 0.2:
+            options["priority"] = rng.randrange(4)
+        return options
+
+    async def _ask(self, job: Any, options: dict[str, Any], ends: tuple[str, ...]) -> Submission:
+        """Send a submission; return what we were told, with how far the WAL had come by then."""
+        told = Submission(token=job.token, answer="unknown", ends=ends)
+        try:
+            connection = await self._connected()
+            handle = await self._scheduler.submit(job, **options, connection=connection)
+            told = msgspec.structs.replace(told, answer="acknowledged", job=handle.id, timeline=self._timeline)
+            return msgspec.structs.replace(told, written=int(await connection.fetchval(WRITTEN)))
+        except InvalidJob:
+            return msgspec.structs.replace(told, answer="refused")
+        except LOST:
+            self._forget()
+            return told
+
+    async def _connected(self) -> "asyncpg.Connection[Any]":
+        """Return a connection to the primary of the moment; what is not sent is not in doubt."""
+        while self._connection is None or self._connection.is_closed():
+            try:
+                self._connection = await asyncpg.connect(self._load.dsn, timeout=5, command_timeout=5)
+                self._timeline = await self._connection.fetchval(WHERE)
+            except LOST:
+                self._forget()
+                await asyncio.sleep(0.2)
+        return self._connection
+
+    async def _cancel(self, told: Submission, after: float) -> None:
+        """Cancel a job where it was submitted: after a promotion its id may be that of another."""
+        await asyncio.sleep(after)
+        with contextlib.suppress(*LOST):
+            if self._connection is not None and self._timeline == told.timeline:
+                await self._connection.execute("SELECT scheduler.cancel($1)", [told.job])
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
