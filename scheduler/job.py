@@ -190,40 +190,22 @@ def declarations(kinds: "Iterable[type[Job]]", queues: "Iterable[Queue]") -> tup
 
 def kind_declaration(cls: type[Job]) -> dict[str, Any]:
     """Return what the class set, as plain JSON values for the verb `declare`; durations in seconds."""
-    options = cls.options
-    said: dict[str, Any] = {
-        "kind": options.kind,
-        "executor": options.executor,
-        "queue": options.queue,
-        "priority": options.priority,
-        "timeout": _seconds(options.timeout),
-        "idempotency_window": _seconds(options.idempotency_window),
-    }
-    if options.retry is not None:
-        said |= {
-            "max_attempts": options.retry.max_attempts,
-            "max_crashes": options.retry.max_crashes,
-            "retry_base": _seconds(options.retry.base),
-            "retry_cap": _seconds(options.retry.cap),
-            "retry_jitter": options.retry.jitter,
-        }
-    return {name: value for name, value in said.items() if value is not None}
+    said = msgspec.structs.asdict(cls.options)
+    if retry := said.pop("retry"):
+        for name, value in msgspec.structs.asdict(retry).items():
+            said[name if name.startswith("max_") else f"retry_{name}"] = value
+    return _as_json(said)
 
 
 def queue_declaration(queue: Queue) -> dict[str, Any]:
     """Return what the queue set, as plain JSON values for the verb `declare`; durations in seconds."""
-    said = {
-        "queue": queue.name,
-        "ordering": queue.ordering,
-        "step": _seconds(queue.step),
-        "keep_completed": _seconds(queue.keep_completed),
-        "keep_failed": _seconds(queue.keep_failed),
+    said = msgspec.structs.asdict(queue)
+    return _as_json({"queue": said.pop("name"), **said})
+
+
+def _as_json(said: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.total_seconds() if isinstance(value, timedelta) else value
+        for name, value in said.items()
+        if value is not None
     }
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _seconds(duration: timedelta | None) -> float | None:
-    if duration is None:
-        return None
-    seconds = duration.total_seconds()
-    return int(seconds) if seconds.is_integer() else seconds
