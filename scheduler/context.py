@@ -81,19 +81,8 @@ class Context:
 
     def to_wire(self) -> dict[str, Any]:
         """Return what `from_wire` needs, as plain JSON values; a cancellation does not cross."""
-        return {
-            "job_id": self.job_id,
-            "kind": self.kind,
-            "queue": self.queue,
-            "tenant": self.tenant,
-            "attempt": self.attempt,
-            "failures": self.failures,
-            "fence": self.fence,
-            "timeout": self.timeout,
-            "worker_id": self.worker_id,
-            "idempotency_key": self._key,
-            "metadata": self._metadata,
-        }
+        shown = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        return {**shown, "idempotency_key": self._key, "metadata": self._metadata}
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> "Context":
