@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     import asyncpg
 
     from scheduler.answers import Cancelled, Declared
-    from scheduler.job import Job, Queue
+    from scheduler.job import Job
+    from scheduler.options import Queue
     from scheduler.submission import Submission
 
 _RESOLVE_LIMIT = 1000  # children per call

@@ -17,23 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack, dataclass_transform
 import msgspec
 
 from scheduler.errors import ConfigurationError
-from scheduler.options import (
-    QUEUES,
-    ClassKeywords,
-    Executor,
-    JobKeywords,
-    Options,
-    Ordering,
-    Priority,
-    Queue,
-    Retry,
-    check_options,
-)
-
-__all__ = [
-    "KINDS", "QUEUES", "AsyncJob", "BlockingJob", "CpuBoundJob", "Executor", "Job", "Options", "Ordering",
-    "Priority", "Queue", "Retry", "declarations", "kind_declaration", "queue_declaration",
-]  # fmt: skip
+from scheduler.options import ClassKeywords, Executor, JobKeywords, Options, Queue, check_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -17,7 +17,8 @@ import click
 
 from scheduler import apps
 from scheduler.errors import ConfigurationError, SchedulerError
-from scheduler.job import KINDS, QUEUES
+from scheduler.job import KINDS
+from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings
 from worker.runner import Worker
 

@@ -23,7 +23,8 @@ import msgspec
 
 from scheduler import embedded
 from scheduler.connections import open_pool
-from scheduler.job import KINDS, QUEUES, declarations
+from scheduler.job import KINDS, declarations
+from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings, dsn_from
 from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
