@@ -13,6 +13,7 @@ import asyncpg
 import click
 
 from scheduler import arguments, embedded, schema
+from scheduler.commands import say
 from scheduler.connections import open_connection
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, SchemaMismatch
 from scheduler.settings import dsn_from
@@ -46,12 +47,11 @@ async def _migrate(dsn: str, to: str | None) -> None:
         has_roles = await _move(url, to or "head", down=down)
     click.echo(f"the schema {'was already' if found == (to or newest) else 'is now'} at revision {to or newest}")
     if down:
-        click.echo("scheduler: now run `scheduler migrate` of the version whose newest revision this is", err=True)
+        say("now run `scheduler migrate` of the version whose newest revision this is")
     if not has_roles:
-        click.echo(
-            "scheduler: warning: no roles were created or granted, for the account that migrated first may not:"
-            " it owns everything itself",
-            err=True,
+        say(
+            "warning: no roles were created or granted, for the account that migrated first may not:"
+            " it owns everything itself"
         )
 
 
