@@ -20,7 +20,7 @@ from scheduler.admin import Admin
 from scheduler.borrowed import Borrowed
 from scheduler.connections import open_pool
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
-from scheduler.job import declarations
+from scheduler.job import kind_declaration, queue_declaration
 from scheduler.settings import dsn_from
 from scheduler.store import Store
 from scheduler.submission import JobId, SubmitOptions, encode, encode_many
@@ -182,7 +182,7 @@ class Scheduler:
         Filters: status (a list), kind, queue, tenant, error (text that it contains), older_than and newer_than (seconds
         since it was submitted), before (an id), limit (50). Raises InvalidJob for one that does not exist.
         """
-        return await self.store.list_jobs(msgspec.json.encode(filters).decode())
+        return await self.store.list_jobs(filters)
 
     async def results(self, jobs: Sequence[JobId | int]) -> dict[int, Any]:
         """Return the results of those of `jobs` that have completed, by id."""
@@ -196,4 +196,4 @@ class Scheduler:
 
     async def declare(self, kinds: Iterable[type[Job]], queues: Iterable[Queue], *, force: bool = False) -> Declared:
         """Record what classes and queues say of themselves; see the verb. `force` goes back to an older declaration."""
-        return await self.store.declare(*declarations(kinds, queues), force=force)
+        return await self.store.declare(map(kind_declaration, kinds), map(queue_declaration, queues), force=force)

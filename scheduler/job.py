@@ -20,7 +20,7 @@ from scheduler.errors import ConfigurationError
 from scheduler.options import ClassKeywords, Executor, JobKeywords, Options, Queue, check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from msgspec import StructMeta
 
@@ -164,12 +164,6 @@ class CpuBoundJob(Job):
     if TYPE_CHECKING:
 
         def run(self, ctx: "Context") -> Any: ...  # noqa: ANN401 - any value JSON can hold
-
-
-def declarations(kinds: "Iterable[type[Job]]", queues: "Iterable[Queue]") -> tuple[list[str], str]:
-    """Return what kinds and queues set, as the JSON texts that Store.declare takes."""
-    said = [msgspec.json.encode(kind_declaration(kind)).decode() for kind in kinds]
-    return said, msgspec.json.encode([queue_declaration(queue) for queue in queues]).decode()
 
 
 def kind_declaration(cls: type[Job]) -> dict[str, Any]:

@@ -19,11 +19,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-import msgspec
-
 from scheduler import embedded
 from scheduler.connections import open_pool
-from scheduler.job import KINDS, declarations
+from scheduler.job import KINDS, kind_declaration, queue_declaration
 from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings, dsn_from
 from worker.attempt import Leases, now
@@ -163,7 +161,9 @@ class Worker:
         )  # fmt: skip
 
     async def _declare(self) -> None:
-        declared = await self._store.declare(*declarations(self._kinds.values(), QUEUES.values()), force=False)
+        declared = await self._store.declare(
+            map(kind_declaration, self._kinds.values()), map(queue_declaration, QUEUES.values()), force=False
+        )
         if declared.superseded:
             log.warning(
                 "newer options of %s are in force; `scheduler declare --force` goes back to those of this version",
@@ -181,7 +181,7 @@ class Worker:
             "channel": self._channel,
             "draining": draining,
         }
-        await self._store.register(self.id, msgspec.json.encode(facts).decode())
+        await self._store.register(self.id, facts)
 
     # Pokes.
 
