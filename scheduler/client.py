@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from datetime import timedelta
-    from types import TracebackType
 
     import asyncpg
 
@@ -112,9 +111,7 @@ class Scheduler:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def submit(self, job: Job, *, connection: object = None, **options: Unpack[SubmitOptions]) -> Handle:

@@ -39,7 +39,6 @@ from worker.stopping import STEP, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     import asyncpg
 
@@ -287,7 +286,5 @@ class Worker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         await self.stop(cancel_running=error is not None)
