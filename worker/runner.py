@@ -31,11 +31,10 @@ from worker.duties import Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.keeper import Keeper
 from worker.listener import Listener
-from worker.loops import Loop
+from worker.loops import STEP, Loop, Steps
 from worker.processes import ProcessExecutor, child_modules
 from worker.running import Running
 from worker.settler import Settler
-from worker.stopping import STEP, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
