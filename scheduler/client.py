@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from leasework import complaint
-from scheduler import embedded
 from scheduler.admin import Admin
 from scheduler.borrowed import Borrowed
-from scheduler.connections import open_pool
+from scheduler.connections import open_pool, reach
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
 from scheduler.job import kind_declaration, queue_declaration
 from scheduler.settings import dsn_from
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from scheduler.answers import Cancelled, Declared
+    from scheduler.embedded import Held
     from scheduler.job import Job
     from scheduler.options import Queue
     from scheduler.submission import Submission
@@ -65,7 +65,7 @@ class Scheduler:
     def __init__(self, dsn: str, *, connections: int = 5) -> None:
         self._dsn = dsn
         self._connections = connections
-        self._held: embedded.Held | None = None
+        self._held: Held | None = None
         self._pool: asyncpg.Pool[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -81,11 +81,8 @@ class Scheduler:
 
     async def open(self) -> Scheduler:
         """Open the connection and check the schema. Raises DatabaseUnavailable, SchemaMismatch."""
-        dsn = self._dsn
-        if embedded.is_embedded(dsn):
-            self._held = await asyncio.to_thread(embedded.hold, dsn)
-            dsn = self._held.url
-        self._pool = await open_pool(dsn, size=self._connections, name="scheduler")
+        self._held = await reach(self._dsn)
+        self._pool = await open_pool(self._held.url, size=self._connections, name="scheduler")
         self.store = Store(self._pool)
         self.admin = Admin(self.store)
         self.waiting = Waiting(self.store)

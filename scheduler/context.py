@@ -80,14 +80,9 @@ class Context:
         self.cancelled.set()
 
     def to_wire(self) -> dict[str, Any]:
-        """Return what `from_wire` needs, as plain JSON values; a cancellation does not cross."""
+        """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
         shown = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
         return {**shown, "idempotency_key": self._key, "metadata": self._metadata}
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> "Context":
-        """Rebuild a context on the other side of a process boundary."""
-        return cls(**wire)
 
     def __repr__(self) -> str:
         return f"Context(job_id={self.job_id}, kind={self.kind!r}, attempt={self.attempt})"

@@ -58,7 +58,7 @@ def die_with(parent: int, lifeline: int) -> None:
 
 def run(order: Order) -> Settlement:
     """Run one job to its end, whatever its handler does short of killing the process."""
-    context = Context.from_wire(order.context)
+    context = Context(**order.context)
     attempt = Attempt(context, order.payload, None, 0.0)
     try:
         kind = KINDS.get(context.kind)

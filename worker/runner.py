@@ -19,8 +19,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from scheduler import embedded
-from scheduler.connections import open_pool
+from scheduler.connections import open_pool, reach
 from scheduler.job import KINDS, kind_declaration, queue_declaration
 from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings, dsn_from
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
+    from scheduler.embedded import Held
     from scheduler.job import Job
     from worker.transitions import Callback
 
@@ -76,7 +76,7 @@ class Worker:
         self._queues = self.settings.queues or tuple(
             sorted({"default", *(kind.options.queue or "default" for kind in self._kinds.values())})
         )
-        self._held: embedded.Held | None = None
+        self._held: Held | None = None
         self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
         self._pool: asyncpg.Pool[Any] | None = None
@@ -95,17 +95,14 @@ class Worker:
 
     async def start(self) -> Worker:
         """Connect, declare the job classes, and begin to claim."""
-        dsn = self._dsn
         modules = child_modules(self._kinds.values(), self.settings.processes)
         try:
-            if embedded.is_embedded(dsn):
-                self._held = await asyncio.to_thread(embedded.hold, dsn)
-                dsn = self._held.url
-            self._pool = await open_pool(dsn, size=CONNECTIONS, name="scheduler-worker")
+            self._held = await reach(self._dsn)
+            self._pool = await open_pool(self._held.url, size=CONNECTIONS, name="scheduler-worker")
             self._store = self.callbacks.store(self._pool, self.id, self._leases)
             await self._store.check_schema()
             await self._declare()
-            self._assemble(dsn, modules)
+            self._assemble(self._held.url, modules)
             await self._register()
         except BaseException:
             await self._close_connections()
