@@ -42,7 +42,7 @@ BEGIN
   END IF;
   IF NEW.depends_on <> '{}' THEN
     NEW.depends_on := ARRAY(SELECT DISTINCT p FROM unnest(NEW.depends_on) AS p ORDER BY p);
-    NEW.unmet := scheduler.hold_parents(NEW.depends_on, NEW.on_parent_failure);
+    NEW.unmet := scheduler.hold_parents(NEW.id, NEW.depends_on, NEW.on_parent_failure);
   END IF;
 
   moment := scheduler.clock();

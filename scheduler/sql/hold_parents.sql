@@ -1,10 +1,10 @@
--- hold_parents(parents, on_failure): lock the parents of a new job and count those it must wait for.
+-- hold_parents(child, parents, on_failure): lock the parents of a new job and count those it must wait for.
 -- FOR KEY SHARE: until this transaction ends no parent can end or be pruned, and so none ends unseen; claims and renewals
 -- of the parents go on. Ids ascending, so that two submitters never deadlock.
 -- Race: a parent may move between the partitions while it is looked for. Looking in active, in finished, and once more in
 -- active, each in a statement of its own, finds it (in one statement 58 of 400 existing parents were called missing).
 -- callers: none
-CREATE OR REPLACE FUNCTION scheduler.hold_parents(p_parents bigint[], p_on_failure text) RETURNS int
+CREATE OR REPLACE FUNCTION scheduler.hold_parents(p_child bigint, p_parents bigint[], p_on_failure text) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 DECLARE
   active bigint[];

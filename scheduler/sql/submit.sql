@@ -5,7 +5,7 @@
 CREATE OR REPLACE FUNCTION scheduler.submit(p_kind text, p_payload jsonb DEFAULT '{}', p_options jsonb DEFAULT '{}')
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  job CONSTANT scheduler.jobs := scheduler.submission(nextval('scheduler.jobs_id_seq'), p_kind, p_payload, p_options);
+  job CONSTANT scheduler.jobs := scheduler.submitted_row(nextval('scheduler.jobs_id_seq'), p_kind, p_payload, p_options);
   new_id bigint;
 BEGIN
   INSERT INTO scheduler.jobs OVERRIDING SYSTEM VALUE VALUES (job.*) RETURNING id INTO new_id;
@@ -16,7 +16,7 @@ BEGIN
 END $$;
 
 -- The row that a submission stands for, before the scheduler computes its part.
-CREATE OR REPLACE FUNCTION scheduler.submission(p_id bigint, p_kind text, p_payload jsonb, p_options jsonb) RETURNS scheduler.jobs
+CREATE OR REPLACE FUNCTION scheduler.submitted_row(p_id bigint, p_kind text, p_payload jsonb, p_options jsonb) RETURNS scheduler.jobs
 LANGUAGE plpgsql AS $$
 DECLARE
   types CONSTANT jsonb := '{"queue": "string", "priority": "number", "tenant": "string", "run_at": "string", "delay": "string",

@@ -22,7 +22,7 @@ BEGIN
   END IF;
   INSERT INTO scheduler.jobs OVERRIDING SYSTEM VALUE SELECT s.*
   FROM ROWS FROM (jsonb_array_elements(p_jobs), unnest(ids)) AS e(job, id) CROSS JOIN LATERAL
-    scheduler.submission(e.id, e.job ->> 'kind', coalesce(e.job -> 'payload', '{}'), e.job - '{kind,payload}'::text[]) AS s;
+    scheduler.submitted_row(e.id, e.job ->> 'kind', coalesce(e.job -> 'payload', '{}'), e.job - '{kind,payload}'::text[]) AS s;
   IF keyed THEN
     ids := ARRAY(SELECT coalesce(k.job_id, e.id)
       FROM ROWS FROM (jsonb_array_elements(p_jobs), unnest(ids)) WITH ORDINALITY AS e(job, id, nr)

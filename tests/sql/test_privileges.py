@@ -60,7 +60,7 @@ FORBIDDEN = (
     "SELECT * FROM scheduler.claim(gen_random_uuid(), gen_random_uuid(), '{default}', '{k}', 1, '30 s')",
     "SELECT scheduler.cancel('{1}')",
     "SELECT scheduler.take_key('k', 'x', 1, '1 h')",
-    "SELECT scheduler.hold_parents('{1}', 'run')",
+    "SELECT scheduler.hold_parents(1, '{1}', 'run')",
     "SELECT scheduler.finish('{}')",
     "SELECT scheduler.new_epoch()",
     "UPDATE scheduler.epoch SET epoch = 0",
