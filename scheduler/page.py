@@ -22,7 +22,6 @@ _PLAIN = ("tenant", "idempotency_key", "unique_key", "cancelled_by", "schedule_i
 
 
 def one_job(job: Facts, now: datetime, *, payload: bool) -> str:
-    """Return all that is known of a job: facts, attempts, the newest traceback; payload and result when asked for."""
     parts: list[Table | Text] = [_title(job), _facts(job, now)]
     attempts = [*job["attempts"], *_last_attempt(job)]
     if attempts:

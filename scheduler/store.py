@@ -117,7 +117,6 @@ class Store:
             )
 
     async def backend_pid(self) -> int:
-        """Return which process of the server answers."""
         return int(await self._value("SELECT scheduler.backend_pid()"))
 
     # An operator's verbs.

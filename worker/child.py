@@ -29,8 +29,6 @@ LENGTH = 4  # bytes before each message
 
 
 class Order(msgspec.Struct):
-    """One job for a child."""
-
     context: dict[str, Any]
     payload: str
 

@@ -94,7 +94,6 @@ class Worker:
     # Starting.
 
     async def start(self) -> Worker:
-        """Connect, declare the job classes, and begin to claim."""
         modules = child_modules(self._kinds.values(), self.settings.processes)
         try:
             self._held = await reach(self._dsn)

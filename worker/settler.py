@@ -52,7 +52,6 @@ class Settler:
         self._outbox.append((attempt, settlement))
 
     def release(self, attempt: Attempt) -> None:
-        """Give the job back instead of settling it."""
         self._releases.append(attempt)
 
     def __len__(self) -> int:
