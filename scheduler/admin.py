@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from scheduler.store import Facts, Store
 
-BATCH = 1000  # ids per call
+BATCH = 1000  # jobs per call
 PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds, between tries to get hold of what others hold
 
 

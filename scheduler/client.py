@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from leasework import complaint
-from scheduler.admin import Admin
+from scheduler.admin import BATCH, Admin
 from scheduler.borrowed import Borrowed
 from scheduler.connections import open_pool, reach
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from scheduler.job import Job
     from scheduler.options import Queue
     from scheduler.submission import Submission
-
-_RESOLVE_LIMIT = 1000  # children per call
 
 
 class Handle(JobId):
@@ -160,7 +158,7 @@ class Scheduler:
         done = await self.store.cancel(ids)
         parents = done.parents
         while parents:  # the workers would do it too, a moment later
-            parents = (await self.store.resolve(parents, _RESOLVE_LIMIT)).parents
+            parents = (await self.store.resolve(parents, BATCH)).parents
         return done
 
     async def job(self, job_id: int) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class Caller(Protocol):
 class Store:
     """Calls of verbs over a pool or a connection.
 
-    Calls over a pool are transactions of their own and are repeated after a deadlock or a serialization failure;
-    a call over a caller's connection is part of the caller's transaction and is not.
+    Calls over a pool are transactions of their own; those of one value are repeated after a deadlock or a serialization
+    failure. A call over a caller's connection is part of the caller's transaction and is not.
     """
 
     def __init__(self, caller: Caller, *, own: bool = True) -> None:
