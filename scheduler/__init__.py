@@ -30,40 +30,15 @@ from scheduler.errors import (
     SchemaMismatch,
     Snooze,
 )
-from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Job, Priority, Queue, Retry
+from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Job
+from scheduler.options import Priority, Queue, Retry
 from scheduler.states import Status
 from scheduler.submission import Submission, SubmitOptions
 from scheduler.sync_client import SyncHandle, SyncScheduler
 
 __all__ = [
-    "AsyncJob",
-    "BlockingJob",
-    "ConfigurationError",
-    "Context",
-    "CpuBoundJob",
-    "DatabaseUnavailable",
-    "Handle",
-    "InvalidJob",
-    "Job",
-    "JobCancelled",
-    "JobEnded",
-    "JobFailed",
-    "JobNotFound",
-    "JobTimedOut",
-    "LeaseLost",
-    "NonRetryableError",
-    "Priority",
-    "Queue",
-    "ResultTimeout",
-    "Retry",
-    "RetryAfter",
-    "Scheduler",
-    "SchedulerError",
-    "SchemaMismatch",
-    "Snooze",
-    "Status",
-    "Submission",
-    "SubmitOptions",
-    "SyncHandle",
-    "SyncScheduler",
-]
+    "AsyncJob", "BlockingJob", "ConfigurationError", "Context", "CpuBoundJob", "DatabaseUnavailable", "Handle",
+    "InvalidJob", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut", "LeaseLost",
+    "NonRetryableError", "Priority", "Queue", "ResultTimeout", "Retry", "RetryAfter", "Scheduler", "SchedulerError",
+    "SchemaMismatch", "Snooze", "Status", "Submission", "SubmitOptions", "SyncHandle", "SyncScheduler",
+]  # fmt: skip

@@ -6,21 +6,16 @@ Ids may be any number: they go in batches, each a transaction of its own. What w
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from scheduler.answers import Pruned, Retried
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-    from datetime import timedelta
+    from collections.abc import AsyncIterator, Iterable
 
-    from scheduler.store import Store
+    from scheduler.store import Facts, Store
 
-Facts = dict[str, Any]
-
-BATCH = 1000  # ids per call
+BATCH = 1000  # jobs per call
 PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds, between tries to get hold of what others hold
 
 
@@ -32,17 +27,16 @@ class Admin:
         self.queues = store.list_queues
         self.kinds = store.list_kinds
         self.workers = store.list_workers
+        self.count = store.count_jobs
+        self.pause = store.pause
+        self.resume = store.resume
 
-    async def count(self, filters: Mapping[str, Any]) -> dict[str, int]:
-        """Return how many jobs match, by status; filters as in `jobs`. Raises InvalidJob for an unknown one."""
-        return await self._store.count_jobs(_json(filters))
-
-    async def ids(self, filters: Mapping[str, Any]) -> AsyncIterator[list[int]]:
+    async def ids(self, filters: Facts) -> AsyncIterator[list[int]]:
         """Yield the ids of the matching jobs, newest first, a batch at a time; `limit` limits them all together."""
         left, before = filters.get("limit"), filters.get("before")
         while left is None or left > 0:
             size = BATCH if left is None else min(left, BATCH)
-            batch = await self._store.job_ids(_json({**filters, "before": before, "limit": size}))
+            batch = await self._store.job_ids({**filters, "before": before, "limit": size})
             if batch:
                 yield batch
             if len(batch) < size:
@@ -89,25 +83,3 @@ class Admin:
             whole.kept += answer.kept
             whole.missing += answer.missing
         return whole
-
-    async def pause(
-        self,
-        *,
-        queue: str | None = None,
-        kind: str | None = None,
-        duration: timedelta | None = None,
-        by: str | None = None,
-    ) -> Facts:
-        """Start no more jobs of a queue, or of a kind, for `duration` or until it is resumed; running ones go on.
-
-        `by` says who; the role of the connection by default. Raises InvalidJob naming the field and the rule.
-        """
-        return await self._store.pause(queue, kind, duration, by)
-
-    async def resume(self, *, queue: str | None = None, kind: str | None = None) -> Facts:
-        """Start jobs of a queue, or of a kind, again; `resumed` in the answer: whether it was paused."""
-        return await self._store.resume(queue, kind)
-
-
-def _json(filters: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(filters).decode()

@@ -56,7 +56,6 @@ def duration(value: str) -> timedelta:
 
 
 def age(value: str) -> float:
-    """Return a duration in seconds."""
     return duration(value).total_seconds()
 
 
@@ -104,7 +103,6 @@ def filters(statuses: Iterable[Status]) -> Callable[[Any], Any]:
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what the user set."""
     return {name: value for name, value in options.items() if value not in (None, ())}
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scheduler import arguments
+from scheduler.admin import BATCH
 from scheduler.commands import as_json, on_database, print_json, say
 from scheduler.errors import SchedulerError
 from scheduler.states import FINISHED, Status
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 Done = dict[str, list[Any]]  # what a verb answered, added up over the batches
 
-_BATCH = 1000
 _PREVIEW = 5  # jobs
 _SHOWN = 10  # ids of a group, and reasons; --json has all of them
 _WORDS = {  # where the verb's own are not enough; with what there is to know of all in the group
@@ -108,8 +108,8 @@ def _add(done: Done, answer: msgspec.Struct) -> None:
 
 
 async def _batches(ids: list[int]) -> AsyncIterator[list[int]]:
-    for first in range(0, len(ids), _BATCH):
-        yield ids[first : first + _BATCH]
+    for first in range(0, len(ids), BATCH):
+        yield ids[first : first + BATCH]
 
 
 async def _agreed(scheduler: Scheduler, filters: dict[str, Any], name: str, *, ask: bool) -> int:
@@ -138,7 +138,7 @@ async def _agreed(scheduler: Scheduler, filters: dict[str, Any], name: str, *, a
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], object]]:
     """Show on a terminal how far a bulk of several batches has come."""
-    if total <= _BATCH or not sys.stderr.isatty():
+    if total <= BATCH or not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich import console, progress  # noqa: PLC0415 - rich takes a tenth of a second

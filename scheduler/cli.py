@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from scheduler import apps, arguments, bulk, database, operators, unserved
-from scheduler.commands import Commands, as_json, on_database, print_json, print_rows, say
+from scheduler import apps, arguments, bulk, database, operators
+from scheduler.commands import Commands, as_json, meant, on_database, print_json, print_rows, say
 from scheduler.job import KINDS
 from scheduler.options import QUEUES
 from scheduler.states import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import timedelta
 
     from scheduler.client import Scheduler
+    from scheduler.store import Store
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,6 +57,30 @@ async def declare(scheduler: Scheduler, *, force: bool) -> None:
         say("what was superseded by a newer declaration stays so: --force goes back to it")
 
 
+async def _warn(store: Store, jobs: Iterable[dict[str, Any]]) -> None:
+    """Say, five times at most, that a job waits for a worker that may never come, and which name may have been meant.
+
+    A misspelt kind or queue is no error: its rows wait, because a worker that has it may start tomorrow.
+    """
+    pending = [job for job in jobs if job.get("status", "PENDING") == "PENDING"]
+    for kind, queue in list(dict.fromkeys((job["kind"], job.get("queue")) for job in pending))[:5]:
+        known = await store.who_runs(kind)
+        if reason := _reason(kind, queue or known["queue"], known):
+            say(f"jobs of the kind {kind!r} wait{reason}")
+
+
+def _reason(kind: str, queue: str, known: dict[str, Any]) -> str | None:
+    start = "start a scheduler-worker whose --app has it"
+    if known["queue"] is None:
+        return f", for no worker has had it yet: {meant(kind, known['kinds'], start)}"
+    if queue in known["served"]:
+        return None
+    if queue in known["queues"] and not known["served"]:
+        return f", for no live worker runs it: {start}"
+    start = f"start a scheduler-worker with --queues {queue}"
+    return f" in the queue {queue!r}, which no live worker serves for it: {meant(queue, known['queues'], start)}"
+
+
 @click.command()
 @click.argument("kind", type=arguments.text)
 @click.argument("payload", default="{}", callback=arguments.payload)
@@ -75,7 +101,7 @@ async def submit(scheduler: Scheduler, *, kind: str, payload: str, wait: timedel
     """
     job_id = await scheduler.store.submit(kind, payload, msgspec.json.encode(arguments.given(options)).decode())
     click.echo(job_id)
-    await unserved.warn(scheduler.store, [options | {"kind": kind}])
+    await _warn(scheduler.store, [options | {"kind": kind}])
     if wait is not None:
         print_json(await scheduler.handle(job_id).result(wait))
 
@@ -93,7 +119,7 @@ async def jobs(scheduler: Scheduler, *, as_json: bool, **filters: Any) -> None: 
     found = await scheduler.jobs(**chosen)
     print_rows("jobs", found, as_json=as_json, nothing=nothing)
     if not as_json:
-        await unserved.warn(scheduler.store, found)
+        await _warn(scheduler.store, found)
 
 
 @click.command()
@@ -104,7 +130,7 @@ async def jobs(scheduler: Scheduler, *, as_json: bool, **filters: Any) -> None: 
 async def job(scheduler: Scheduler, *, job_id: int, payload: bool, as_json: bool) -> None:
     """Show all that is known of one job."""
     found = await scheduler.job(job_id)
-    await unserved.warn(scheduler.store, [found])
+    await _warn(scheduler.store, [found])
     if as_json:
         print_json(found if payload else {name: found[name] for name in found if name not in {"payload", "result"}})
     else:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from leasework import complaint
-from scheduler import embedded
-from scheduler.admin import Admin
+from scheduler.admin import BATCH, Admin
 from scheduler.borrowed import Borrowed
-from scheduler.connections import open_pool
+from scheduler.connections import open_pool, reach
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
-from scheduler.job import declarations
+from scheduler.job import kind_declaration, queue_declaration
 from scheduler.settings import dsn_from
 from scheduler.store import Store
 from scheduler.submission import JobId, SubmitOptions, encode, encode_many
@@ -30,15 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from datetime import timedelta
-    from types import TracebackType
 
     import asyncpg
 
     from scheduler.answers import Cancelled, Declared
-    from scheduler.job import Job, Queue
+    from scheduler.embedded import Held
+    from scheduler.job import Job
+    from scheduler.options import Queue
     from scheduler.submission import Submission
-
-_RESOLVE_LIMIT = 1000  # children per call
 
 
 class Handle(JobId):
@@ -65,7 +63,7 @@ class Scheduler:
     def __init__(self, dsn: str, *, connections: int = 5) -> None:
         self._dsn = dsn
         self._connections = connections
-        self._held: embedded.Held | None = None
+        self._held: Held | None = None
         self._pool: asyncpg.Pool[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -81,11 +79,8 @@ class Scheduler:
 
     async def open(self) -> Scheduler:
         """Open the connection and check the schema. Raises DatabaseUnavailable, SchemaMismatch."""
-        dsn = self._dsn
-        if embedded.is_embedded(dsn):
-            self._held = await asyncio.to_thread(embedded.hold, dsn)
-            dsn = self._held.url
-        self._pool = await open_pool(dsn, size=self._connections, name="scheduler")
+        self._held = await reach(self._dsn)
+        self._pool = await open_pool(self._held.url, size=self._connections, name="scheduler")
         self.store = Store(self._pool)
         self.admin = Admin(self.store)
         self.waiting = Waiting(self.store)
@@ -111,9 +106,7 @@ class Scheduler:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def submit(self, job: Job, *, connection: object = None, **options: Unpack[SubmitOptions]) -> Handle:
@@ -165,7 +158,7 @@ class Scheduler:
         done = await self.store.cancel(ids)
         parents = done.parents
         while parents:  # the workers would do it too, a moment later
-            parents = (await self.store.resolve(parents, _RESOLVE_LIMIT)).parents
+            parents = (await self.store.resolve(parents, BATCH)).parents
         return done
 
     async def job(self, job_id: int) -> dict[str, Any]:
@@ -181,7 +174,7 @@ class Scheduler:
         Filters: status (a list), kind, queue, tenant, error (text that it contains), older_than and newer_than (seconds
         since it was submitted), before (an id), limit (50). Raises InvalidJob for one that does not exist.
         """
-        return await self.store.list_jobs(msgspec.json.encode(filters).decode())
+        return await self.store.list_jobs(filters)
 
     async def results(self, jobs: Sequence[JobId | int]) -> dict[int, Any]:
         """Return the results of those of `jobs` that have completed, by id."""
@@ -195,4 +188,4 @@ class Scheduler:
 
     async def declare(self, kinds: Iterable[type[Job]], queues: Iterable[Queue], *, force: bool = False) -> Declared:
         """Record what classes and queues say of themselves; see the verb. `force` goes back to an older declaration."""
-        return await self.store.declare(*declarations(kinds, queues), force=force)
+        return await self.store.declare(map(kind_declaration, kinds), map(queue_declaration, queues), force=force)

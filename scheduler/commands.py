@@ -7,6 +7,7 @@ wrong ends in one sentence and the exit code of its error: here, and nowhere els
 from __future__ import annotations
 
 import asyncio
+import difflib
 import functools
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from scheduler.errors import DatabaseUnavailable, SchedulerError
 from scheduler.settings import dsn_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
 STOPPED = 130  # the exit code of what Ctrl-C ended, as in a shell
 
@@ -79,6 +80,12 @@ def on_database(
 
 def say(sentence: str) -> None:
     click.echo(f"scheduler: {sentence}", err=True)
+
+
+def meant(name: str, names: Iterable[str], otherwise: str) -> str:
+    """Ask whether the name most like this one was meant; where none is like it, say what else to do."""
+    near = difflib.get_close_matches(name, [known for known in names if known != name], n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def print_json(value: object) -> None:

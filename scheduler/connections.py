@@ -6,10 +6,12 @@ things do not pass it: notices, and statements that stay prepared. Whether there
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from scheduler import embedded
 from scheduler.store import CALL_TIMEOUT, Store
 from scheduler.translation import translated
 
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STATEMENTS = 100  # kept prepared in each connection of a pool
+
+
+async def reach(dsn: str) -> embedded.Held:
+    """Return what has the address of the server; until it is closed, an embedded one runs."""
+    return await asyncio.to_thread(embedded.hold, dsn) if embedded.is_embedded(dsn) else embedded.Held(dsn)
 
 
 async def _no_reset(_: asyncpg.Connection[Any]) -> None:

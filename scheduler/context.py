@@ -80,25 +80,9 @@ class Context:
         self.cancelled.set()
 
     def to_wire(self) -> dict[str, Any]:
-        """Return what `from_wire` needs, as plain JSON values; a cancellation does not cross."""
-        return {
-            "job_id": self.job_id,
-            "kind": self.kind,
-            "queue": self.queue,
-            "tenant": self.tenant,
-            "attempt": self.attempt,
-            "failures": self.failures,
-            "fence": self.fence,
-            "timeout": self.timeout,
-            "worker_id": self.worker_id,
-            "idempotency_key": self._key,
-            "metadata": self._metadata,
-        }
-
-    @classmethod
-    def from_wire(cls, wire: dict[str, Any]) -> "Context":
-        """Rebuild a context on the other side of a process boundary."""
-        return cls(**wire)
+        """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
+        shown = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        return {**shown, "idempotency_key": self._key, "metadata": self._metadata}
 
     def __repr__(self) -> str:
         return f"Context(job_id={self.job_id}, kind={self.kind!r}, attempt={self.attempt})"

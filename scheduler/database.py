@@ -6,20 +6,20 @@ import asyncio
 import functools
 import signal
 import sys
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import click
 
 from scheduler import arguments, embedded, schema
-from scheduler.connections import open_connection
+from scheduler.commands import say
+from scheduler.connections import open_connection, reach
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, SchemaMismatch
 from scheduler.settings import dsn_from
 from scheduler.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
 
 @click.command()
@@ -35,23 +35,22 @@ def migrate(dsn: str | None, to: int | None) -> None:
 
 async def _migrate(dsn: str, to: str | None) -> None:
     newest = schema.SUPPORTED[-1]
-    async with _address(dsn) as url:
-        found = await _revision(url)
+    with await reach(dsn) as held:
+        found = await _revision(held.url)
         if to is None and schema.is_next(found):
             click.echo(
                 f"the schema is at revision {found}, one ahead of this version, which works on it: left as it is"
             )
             return
         down = to is not None and to < found
-        has_roles = await _move(url, to or "head", down=down)
+        has_roles = await _move(held.url, to or "head", down=down)
     click.echo(f"the schema {'was already' if found == (to or newest) else 'is now'} at revision {to or newest}")
     if down:
-        click.echo("scheduler: now run `scheduler migrate` of the version whose newest revision this is", err=True)
+        say("now run `scheduler migrate` of the version whose newest revision this is")
     if not has_roles:
-        click.echo(
-            "scheduler: warning: no roles were created or granted, for the account that migrated first may not:"
-            " it owns everything itself",
-            err=True,
+        say(
+            "warning: no roles were created or granted, for the account that migrated first may not:"
+            " it owns everything itself"
         )
 
 
@@ -72,16 +71,6 @@ async def _move(url: str, to: str, *, down: bool) -> bool:
             f"the database refuses: {refused.args[0]}: run it as the owner of the database, or as a member of"
             " scheduler_owner (GRANT it to this account) who may CREATE in the database"
         ) from error
-
-
-@asynccontextmanager
-async def _address(dsn: str) -> AsyncIterator[str]:
-    """Yield the address of the server; the embedded one runs meanwhile."""
-    if not embedded.is_embedded(dsn):
-        yield dsn
-        return
-    with await asyncio.to_thread(embedded.hold, dsn) as held:
-        yield held.url
 
 
 async def _revision(url: str) -> str:

@@ -29,11 +29,11 @@ _open_locks: set[int] = set()
 
 
 class Held(contextlib.AbstractContextManager["Held"]):
-    """The promise that the server runs, until it is closed or this process ends."""
+    """The promise that the server runs, until it is closed or this process ends; without a lock, the address alone."""
 
-    def __init__(self, url: str, lock: int) -> None:
+    def __init__(self, url: str, lock: int | None = None) -> None:
         self.url = url
-        self._lock: int | None = lock
+        self._lock = lock
         self._process = os.getpid()
 
     def close(self) -> None:

@@ -17,26 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack, dataclass_transform
 import msgspec
 
 from scheduler.errors import ConfigurationError
-from scheduler.options import (
-    QUEUES,
-    ClassKeywords,
-    Executor,
-    JobKeywords,
-    Options,
-    Ordering,
-    Priority,
-    Queue,
-    Retry,
-    check_options,
-)
-
-__all__ = [
-    "KINDS", "QUEUES", "AsyncJob", "BlockingJob", "CpuBoundJob", "Executor", "Job", "Options", "Ordering",
-    "Priority", "Queue", "Retry", "declarations", "kind_declaration", "queue_declaration",
-]  # fmt: skip
+from scheduler.options import ClassKeywords, Executor, JobKeywords, Options, Queue, check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from msgspec import StructMeta
 
@@ -182,48 +166,24 @@ class CpuBoundJob(Job):
         def run(self, ctx: "Context") -> Any: ...  # noqa: ANN401 - any value JSON can hold
 
 
-def declarations(kinds: "Iterable[type[Job]]", queues: "Iterable[Queue]") -> tuple[list[str], str]:
-    """Return what kinds and queues set, as the JSON texts that Store.declare takes."""
-    said = [msgspec.json.encode(kind_declaration(kind)).decode() for kind in kinds]
-    return said, msgspec.json.encode([queue_declaration(queue) for queue in queues]).decode()
-
-
 def kind_declaration(cls: type[Job]) -> dict[str, Any]:
     """Return what the class set, as plain JSON values for the verb `declare`; durations in seconds."""
-    options = cls.options
-    said: dict[str, Any] = {
-        "kind": options.kind,
-        "executor": options.executor,
-        "queue": options.queue,
-        "priority": options.priority,
-        "timeout": _seconds(options.timeout),
-        "idempotency_window": _seconds(options.idempotency_window),
-    }
-    if options.retry is not None:
-        said |= {
-            "max_attempts": options.retry.max_attempts,
-            "max_crashes": options.retry.max_crashes,
-            "retry_base": _seconds(options.retry.base),
-            "retry_cap": _seconds(options.retry.cap),
-            "retry_jitter": options.retry.jitter,
-        }
-    return {name: value for name, value in said.items() if value is not None}
+    said = msgspec.structs.asdict(cls.options)
+    if retry := said.pop("retry"):
+        for name, value in msgspec.structs.asdict(retry).items():
+            said[name if name.startswith("max_") else f"retry_{name}"] = value
+    return _as_json(said)
 
 
 def queue_declaration(queue: Queue) -> dict[str, Any]:
     """Return what the queue set, as plain JSON values for the verb `declare`; durations in seconds."""
-    said = {
-        "queue": queue.name,
-        "ordering": queue.ordering,
-        "step": _seconds(queue.step),
-        "keep_completed": _seconds(queue.keep_completed),
-        "keep_failed": _seconds(queue.keep_failed),
+    said = msgspec.structs.asdict(queue)
+    return _as_json({"queue": said.pop("name"), **said})
+
+
+def _as_json(said: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.total_seconds() if isinstance(value, timedelta) else value
+        for name, value in said.items()
+        if value is not None
     }
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _seconds(duration: timedelta | None) -> float | None:
-    if duration is None:
-        return None
-    seconds = duration.total_seconds()
-    return int(seconds) if seconds.is_integer() else seconds

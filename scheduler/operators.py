@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import getpass
 import socket
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scheduler import arguments
-from scheduler.commands import as_json, on_database, print_rows
+from scheduler.commands import as_json, meant, on_database, print_rows
 from scheduler.errors import SchedulerError
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ async def _named(scheduler: Scheduler, queue: str | None, kind: str | None) -> s
     what, name = ("queue", queue) if queue is not None else ("kind", str(kind))
     known = [row[what] for row in await (scheduler.admin.kinds() if queue is None else scheduler.admin.queues())]
     if name not in known:
-        near = difflib.get_close_matches(name, filter(None, known), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"`scheduler {what}s` lists what there is"
+        hint = meant(name, filter(None, known), f"`scheduler {what}s` lists what there is")
         raise SchedulerError(f"no {what} is named {name!r}: {hint}")
     return f"{what} {name}"
 

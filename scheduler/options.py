@@ -114,10 +114,9 @@ class Queue(msgspec.Struct, frozen=True):
             check_duration(owner, "step", self.step, _TEN_YEARS, "10 years (87660 hours)")
             if self.ordering != "aging":
                 raise ConfigurationError(f"{owner}: step belongs to ordering 'aging'; '{self.ordering}' fixes its own")
-        if self.keep_completed is not None:
-            check_duration(owner, "keep_completed", self.keep_completed, _CENTURY, "36525 days")
-        if self.keep_failed is not None:
-            check_duration(owner, "keep_failed", self.keep_failed, _CENTURY, "36525 days")
+        for option, value in (("keep_completed", self.keep_completed), ("keep_failed", self.keep_failed)):
+            if value is not None:
+                check_duration(owner, option, value, _CENTURY, "36525 days")
         if QUEUES.setdefault(self.name, self) != self:
             raise ConfigurationError(f"{owner} is declared twice, with different settings: keep one declaration")
 

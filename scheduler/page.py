@@ -15,14 +15,13 @@ from scheduler.states import Status
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.tables import Facts
+    from scheduler.store import Facts
 
 _TIMES = ("submitted_at", "run_at", "started_at", "lease_expires_at", "cancel_requested_at", "finished_at", "fire_time")
 _PLAIN = ("tenant", "idempotency_key", "unique_key", "cancelled_by", "schedule_id", "worker_id", "timeout")
 
 
 def one_job(job: Facts, now: datetime, *, payload: bool) -> str:
-    """Return all that is known of a job: facts, attempts, the newest traceback; payload and result when asked for."""
     parts: list[Table | Text] = [_title(job), _facts(job, now)]
     attempts = [*job["attempts"], *_last_attempt(job)]
     if attempts:

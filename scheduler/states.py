@@ -37,59 +37,34 @@ class Outcome(StrEnum):
     SNOOZED = "snoozed"
 
 
-class AttemptEnd(StrEnum):
-    """How an attempt that did not complete is remembered."""
-
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    CANCELLED = "cancelled"
-    LOST = "lost"
-    RELEASED = "released"
-    SNOOZED = "snoozed"
-
-
 Moves = Mapping[Status, frozenset[Status]]
 
 
-def _from_running(*targets: Status) -> Moves:
-    return MappingProxyType({Status.RUNNING: frozenset(targets)})
-
-
-def _from_waiting(status: Status, *targets: Status) -> Moves:
-    return MappingProxyType({status: frozenset(targets)})
-
-
 # Every end of an attempt except completion may become CANCELLED: a cancel request waits for it on the row.
+_MOVES: Mapping[str, Mapping[Status, Iterable[Status]]] = {
+    "resolve": {Status.BLOCKED: (Status.PENDING, Status.DELAYED, Status.CANCELLED)},
+    "promote": {Status.DELAYED: (Status.PENDING,)},
+    "claim": {Status.PENDING: (Status.RUNNING,)},
+    "renew": {Status.RUNNING: (Status.RUNNING,)},
+    "settle_completed": {Status.RUNNING: (Status.COMPLETED,)},
+    "settle_failed": {Status.RUNNING: (Status.DELAYED, Status.FAILED, Status.CANCELLED)},
+    "settle_timed_out": {Status.RUNNING: (Status.DELAYED, Status.TIMED_OUT, Status.CANCELLED)},
+    "settle_snoozed": {Status.RUNNING: (Status.DELAYED, Status.CANCELLED)},
+    "settle_cancelled": {Status.RUNNING: (Status.CANCELLED,)},
+    "complete": {Status.RUNNING: (Status.COMPLETED,)},
+    "release": {Status.RUNNING: (Status.PENDING, Status.CANCELLED)},
+    "reap": {Status.RUNNING: (Status.PENDING, Status.FAILED, Status.CANCELLED)},
+    # Of a running job the request is noted; the attempt's end decides.
+    "cancel": {**dict.fromkeys(WAITING, (Status.CANCELLED,)), Status.RUNNING: (Status.RUNNING,)},
+    # A job that ran was due; it waits again for a parent that runs again.
+    "retry": {
+        **dict.fromkeys((Status.FAILED, Status.TIMED_OUT), (Status.BLOCKED, Status.PENDING)),
+        Status.CANCELLED: WAITING,
+    },
+    "prune": dict.fromkeys(FINISHED, ()),
+}
 TRANSITIONS: Mapping[str, Moves] = MappingProxyType(
-    {
-        "resolve": _from_waiting(Status.BLOCKED, Status.PENDING, Status.DELAYED, Status.CANCELLED),
-        "promote": _from_waiting(Status.DELAYED, Status.PENDING),
-        "claim": _from_waiting(Status.PENDING, Status.RUNNING),
-        "renew": _from_running(Status.RUNNING),
-        "settle_completed": _from_running(Status.COMPLETED),
-        "settle_failed": _from_running(Status.DELAYED, Status.FAILED, Status.CANCELLED),
-        "settle_timed_out": _from_running(Status.DELAYED, Status.TIMED_OUT, Status.CANCELLED),
-        "settle_snoozed": _from_running(Status.DELAYED, Status.CANCELLED),
-        "settle_cancelled": _from_running(Status.CANCELLED),
-        "complete": _from_running(Status.COMPLETED),
-        "release": _from_running(Status.PENDING, Status.CANCELLED),
-        "reap": _from_running(Status.PENDING, Status.FAILED, Status.CANCELLED),
-        "cancel": MappingProxyType(
-            {
-                **{waiting: frozenset({Status.CANCELLED}) for waiting in Status if waiting in WAITING},
-                Status.RUNNING: frozenset({Status.RUNNING}),  # the request is noted; the attempt's end decides
-            }
-        ),
-        # A job that ran was due; it waits again for a parent that runs again.
-        "retry": MappingProxyType(
-            {
-                Status.FAILED: frozenset({Status.BLOCKED, Status.PENDING}),
-                Status.TIMED_OUT: frozenset({Status.BLOCKED, Status.PENDING}),
-                Status.CANCELLED: frozenset(WAITING),
-            }
-        ),
-        "prune": MappingProxyType({ended: frozenset[Status]() for ended in Status if ended in FINISHED}),
-    }
+    {verb: MappingProxyType({start: frozenset(ends) for start, ends in of.items()}) for verb, of in _MOVES.items()}
 )
 
 

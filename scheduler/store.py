@@ -19,11 +19,12 @@ from scheduler.schema import SUPPORTED, is_supported
 from scheduler.translation import translated as _translated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import timedelta
     from uuid import UUID
 
 T = TypeVar("T")
+Facts = dict[str, Any]  # what is known of a job, an attempt, a queue, a kind or a worker
 
 LONGEST_NUMBER = 4000  # digits; Python refuses to read longer ones
 CALL_TIMEOUT = 30.0  # seconds
@@ -40,8 +41,8 @@ class Caller(Protocol):
 class Store:
     """Calls of verbs over a pool or a connection.
 
-    Calls over a pool are transactions of their own and are repeated after a deadlock or a serialization failure;
-    a call over a caller's connection is part of the caller's transaction and is not.
+    Calls over a pool are transactions of their own; those of one value are repeated after a deadlock or a serialization
+    failure. A call over a caller's connection is part of the caller's transaction and is not.
     """
 
     def __init__(self, caller: Caller, *, own: bool = True) -> None:
@@ -63,6 +64,9 @@ class Store:
         with _translated():
             return await self._caller.fetch(call, *args)
 
+    async def _listed(self, call: str, *args: object) -> list[Facts]:
+        return [_facts(row[0]) for row in await self._rows(call, *args)]
+
     # Submitting and asking.
 
     async def submit(self, kind: str, payload: str, options: str) -> int:
@@ -79,23 +83,22 @@ class Store:
     async def cancel(self, ids: Sequence[int]) -> Cancelled:
         return _read(Cancelled, await self._value("SELECT scheduler.cancel($1)", ids))
 
-    async def job(self, job_id: int) -> dict[str, Any] | None:
+    async def job(self, job_id: int) -> Facts | None:
         found = await self._value("SELECT scheduler.job($1)", job_id)
         return None if found is None else _facts(found)
 
-    async def list_jobs(self, filters: str) -> list[dict[str, Any]]:
-        rows = await self._rows("SELECT scheduler.list_jobs($1)", filters)
-        return [_facts(row[0]) for row in rows]
+    async def list_jobs(self, filters: Facts) -> list[Facts]:
+        return await self._listed("SELECT scheduler.list_jobs($1)", _json(filters))
 
-    async def who_runs(self, kind: str) -> dict[str, Any]:
+    async def who_runs(self, kind: str) -> Facts:
         return _facts(await self._value("SELECT scheduler.who_runs($1)", kind))
 
-    async def declare(self, kinds: Sequence[str], queues: str, *, force: bool) -> Declared:
+    async def declare(self, kinds: Iterable[Facts], queues: Iterable[Facts], *, force: bool) -> Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"
-        whole = _read(Declared, await self._value(call, "[]", queues, force))
+        whole = _read(Declared, await self._value(call, "[]", _json(list(queues)), force))
         for kind in kinds:
-            answer = _read(Declared, await self._value(call, f"[{kind}]", "[]", force))
+            answer = _read(Declared, await self._value(call, _json([kind]), "[]", force))
             whole.changed += answer.changed
             whole.superseded += answer.superseded
         return whole
@@ -114,16 +117,16 @@ class Store:
             )
 
     async def backend_pid(self) -> int:
-        """Return which process of the server answers."""
         return int(await self._value("SELECT scheduler.backend_pid()"))
 
     # An operator's verbs.
 
-    async def count_jobs(self, filters: str) -> dict[str, int]:
-        return _facts(await self._value("SELECT scheduler.count_jobs($1)", filters))
+    async def count_jobs(self, filters: Facts) -> dict[str, int]:
+        """Return how many jobs match, by status; filters as in `jobs`. Raises InvalidJob for an unknown one."""
+        return _facts(await self._value("SELECT scheduler.count_jobs($1)", _json(filters)))
 
-    async def job_ids(self, filters: str) -> list[int]:
-        return list(await self._value("SELECT scheduler.job_ids($1)", filters))
+    async def job_ids(self, filters: Facts) -> list[int]:
+        return list(await self._value("SELECT scheduler.job_ids($1)", _json(filters)))
 
     async def retry(self, ids: Sequence[int]) -> RetryLevel:
         return _read(RetryLevel, await self._value("SELECT scheduler.retry($1)", ids))
@@ -132,21 +135,31 @@ class Store:
         return _read(Pruned, await self._value("SELECT scheduler.prune($1)", ids))
 
     async def pause(
-        self, queue: str | None, kind: str | None, duration: timedelta | None, by: str | None
-    ) -> dict[str, Any]:
+        self,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        duration: timedelta | None = None,
+        by: str | None = None,
+    ) -> Facts:
+        """Start no more jobs of a queue, or of a kind, for `duration` or until it is resumed; running ones go on.
+
+        `by` says who; the role of the connection by default. Raises InvalidJob naming the field and the rule.
+        """
         return _facts(await self._value("SELECT scheduler.pause($1, $2, $3, $4)", queue, kind, duration, by))
 
-    async def resume(self, queue: str | None, kind: str | None) -> dict[str, Any]:
+    async def resume(self, *, queue: str | None = None, kind: str | None = None) -> Facts:
+        """Start jobs of a queue, or of a kind, again; `resumed` in the answer: whether it was paused."""
         return _facts(await self._value("SELECT scheduler.resume($1, $2)", queue, kind))
 
-    async def list_queues(self) -> list[dict[str, Any]]:
-        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_queues()")]
+    async def list_queues(self) -> list[Facts]:
+        return await self._listed("SELECT scheduler.list_queues()")
 
-    async def list_kinds(self) -> list[dict[str, Any]]:
-        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_kinds()")]
+    async def list_kinds(self) -> list[Facts]:
+        return await self._listed("SELECT scheduler.list_kinds()")
 
-    async def list_workers(self) -> list[dict[str, Any]]:
-        return [_facts(row[0]) for row in await self._rows("SELECT scheduler.list_workers()")]
+    async def list_workers(self) -> list[Facts]:
+        return await self._listed("SELECT scheduler.list_workers()")
 
     # A worker's verbs.
 
@@ -164,8 +177,8 @@ class Store:
     async def renew(self, worker: UUID, ids: Sequence[int], fences: Sequence[int], lease: timedelta) -> Missed:
         return _read(Missed, await self._value("SELECT scheduler.renew($1, $2, $3, $4)", worker, ids, fences, lease))
 
-    async def settle(self, worker: UUID, outcomes: str) -> Missed:
-        return _read(Missed, await self._value("SELECT scheduler.settle($1, $2)", worker, outcomes))
+    async def settle(self, worker: UUID, outcomes: Sequence[msgspec.Struct]) -> Missed:
+        return _read(Missed, await self._value("SELECT scheduler.settle($1, $2)", worker, _json(outcomes)))
 
     async def release(self, worker: UUID, ids: Sequence[int], fences: Sequence[int]) -> Missed:
         return _read(Missed, await self._value("SELECT scheduler.release($1, $2, $3)", worker, ids, fences))
@@ -182,8 +195,8 @@ class Store:
     async def retain(self, limit: int) -> Retained:
         return _read(Retained, await self._value("SELECT scheduler.retain($1)", limit))
 
-    async def register(self, worker: UUID, facts: str) -> None:
-        await self._value("SELECT scheduler.register($1, $2)", worker, facts)
+    async def register(self, worker: UUID, facts: Facts) -> None:
+        await self._value("SELECT scheduler.register($1, $2)", worker, _json(facts))
 
     async def doze(self, worker: UUID, *, sleeping: bool) -> None:
         await self._value("SELECT scheduler.doze($1, $2)", worker, sleeping)
@@ -192,14 +205,18 @@ class Store:
         await self._value("SELECT scheduler.deregister($1)", worker)
 
 
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
 def _read(shape: type[T], answer: str) -> T:
     return msgspec.json.decode(answer, type=shape)
 
 
-def _facts(answer: str) -> dict[str, Any]:
+def _facts(answer: str) -> Facts:
     """Read what is known of a job; a number too long for Python stays its digits, and hides no other job."""
     try:
-        return msgspec.json.decode(answer, type=dict[str, Any])
+        return msgspec.json.decode(answer, type=Facts)
     except msgspec.ValidationError:
         return dict(
             json.loads(answer, parse_int=lambda digits: int(digits) if len(digits) < LONGEST_NUMBER else digits)

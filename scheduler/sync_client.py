@@ -25,7 +25,6 @@ from scheduler.submission import JobId, SubmitOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from datetime import timedelta
-    from types import TracebackType
 
     from scheduler.answers import Cancelled
     from scheduler.job import Job
@@ -86,9 +85,7 @@ class SyncScheduler:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def submit(self, job: Job, *, connection: object = None, **options: Unpack[SubmitOptions]) -> SyncHandle:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -21,9 +21,9 @@ from scheduler.states import FINISHED, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    Cell = Callable[["Facts", datetime], object]
+    from scheduler.store import Facts
 
-Facts = dict[str, Any]  # what the verbs answer of a job, an attempt, a queue, a kind or a worker
+    Cell = Callable[[Facts, datetime], object]
 
 _LONGEST_ERROR = 300  # characters; --json has all of them
 _UNCUT = 10_000  # columns

@@ -29,8 +29,6 @@ LENGTH = 4  # bytes before each message
 
 
 class Order(msgspec.Struct):
-    """One job for a child."""
-
     context: dict[str, Any]
     payload: str
 
@@ -56,32 +54,9 @@ def die_with(parent: int, lifeline: int) -> None:
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
-def read(fd: int) -> bytes | None:
-    """Read one message; None at the end of the stream."""
-    size = _read_exactly(fd, LENGTH)
-    return None if size is None else _read_exactly(fd, int.from_bytes(size, "big"))
-
-
-def _read_exactly(fd: int, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        part = os.read(fd, size - len(parts))
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
-
-
-def write(fd: int, message: bytes) -> None:
-    """Write one message."""
-    view = memoryview(len(message).to_bytes(LENGTH, "big") + message)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 def run(order: Order) -> Settlement:
     """Run one job to its end, whatever its handler does short of killing the process."""
-    context = Context.from_wire(order.context)
+    context = Context(**order.context)
     attempt = Attempt(context, order.payload, None, 0.0)
     try:
         kind = KINDS.get(context.kind)
@@ -110,6 +85,12 @@ def main() -> None:
 
 def serve(fd: int, modules: list[str]) -> None:
     """Import the modules of the job classes, say so, and run one order after the other."""
+    inbox, outbox = open(fd, "rb", closefd=False), open(fd, "wb", closefd=False)  # noqa: SIM115 - for good
+
+    def send(message: bytes) -> None:
+        outbox.write(len(message).to_bytes(LENGTH, "big") + message)
+        outbox.flush()
+
     try:
         for module in modules:
             IMPORTING[:] = [module]
@@ -117,9 +98,9 @@ def serve(fd: int, modules: list[str]) -> None:
         IMPORTING.clear()
     except BaseException as error:  # noqa: BLE001 - the worker reports it
         name, message, _ = describe_exception(error)
-        write(fd, msgspec.json.encode(Hello(f"{name}: {message}")))
+        send(msgspec.json.encode(Hello(f"{name}: {message}")))
         return
-    write(fd, msgspec.json.encode(Hello()))
+    send(msgspec.json.encode(Hello()))
     decode, encode = msgspec.json.Decoder(Order).decode, msgspec.json.Encoder().encode
-    while (order := read(fd)) is not None:
-        write(fd, encode(run(decode(order))))
+    while size := inbox.read(LENGTH):
+        send(encode(run(decode(inbox.read(int.from_bytes(size, "big"))))))

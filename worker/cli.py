@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import functools
 import gc
 import logging
 import os
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scheduler import apps
+from scheduler import apps, arguments
 from scheduler.errors import ConfigurationError, SchedulerError
-from scheduler.job import KINDS, QUEUES
+from scheduler.job import KINDS
+from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings
 from worker.runner import Worker
 
@@ -31,39 +33,24 @@ log = logging.getLogger("scheduler.worker")
 FORCED = 7
 GARBAGE = 20_000  # new objects between two collections of the youngest
 LEVELS = ("debug", "info", "warning", "error")
+_option = functools.partial(click.option, show_envvar=True)
+_preset = functools.partial(_option, show_default=True)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "SCHEDULER"})
-@click.option(
-    "--dsn", envvar="SCHEDULER_DSN", show_envvar=True, help="The database, as a URL; embedded: for a private one."
-)
-@click.option("--listen-dsn", show_envvar=True, help="Where to listen for notices when --dsn goes through a pooler.")
-@click.option("--app", show_envvar=True, help="Modules with job classes, separated by commas, as in myservice.jobs.")
-@click.option(
-    "--queues", show_envvar=True, help="Queues to serve, separated by commas. Default: those of the job classes."
-)
-@click.option("--async", "async_slots", envvar="SCHEDULER_ASYNC", show_envvar=True, default=100, show_default=True,
-              help="AsyncJobs at once.")  # fmt: skip
-@click.option("--threads", show_envvar=True, default=10, show_default=True, help="BlockingJobs at once.")
-@click.option("--processes", show_envvar=True, default=2, show_default=True, help="CpuBoundJobs at once.")
-@click.option(
-    "--lease",
-    show_envvar=True,
-    default=30.0,
-    show_default=True,
-    help="Seconds without a renewal after which a job is anyone's.",
-)
-@click.option(
-    "--grace",
-    show_envvar=True,
-    default=30.0,
-    show_default=True,
-    help="Seconds that running jobs get when the worker stops.",
-)
-@click.option("--on-transition", show_envvar=True, help="Functions to call with each transition of a job, separated by"
-              " commas, as in myservice.metrics:count.")  # fmt: skip
-@click.option("--log", "level", envvar="SCHEDULER_LOG", show_envvar=True, default="info", show_default=True,
-              type=click.Choice(LEVELS), help="What to log, to stderr.")  # fmt: skip
+@arguments.dsn_option
+@_option("--listen-dsn", help="Where to listen for notices when --dsn goes through a pooler.")
+@_option("--app", help="Modules with job classes, separated by commas, as in myservice.jobs.")
+@_option("--queues", help="Queues to serve, separated by commas. Default: those of the job classes.")
+@_preset("--async", "async_slots", envvar="SCHEDULER_ASYNC", default=100, help="AsyncJobs at once.")
+@_preset("--threads", default=10, help="BlockingJobs at once.")
+@_preset("--processes", default=2, help="CpuBoundJobs at once.")
+@_preset("--lease", default=30.0, help="Seconds without a renewal after which a job is anyone's.")
+@_preset("--grace", default=30.0, help="Seconds that running jobs get when the worker stops.")
+@_option("--on-transition", help="Functions to call with each transition of a job, separated by commas, as in"
+         " myservice.metrics:count.")  # fmt: skip
+@_preset("--log", "level", envvar="SCHEDULER_LOG", default="info", type=click.Choice(LEVELS),
+         help="What to log, to stderr.")  # fmt: skip
 @click.version_option(package_name="leasework")
 def command(  # noqa: PLR0913, PLR0917 - one per option
     dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, async_slots: int, threads: int,

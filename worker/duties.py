@@ -85,7 +85,6 @@ class Reaper:
         self._resolve = resolve
 
     async def reap(self) -> float:
-        """Reap one batch; return in how many seconds to reap again."""
         done = await self._store.reap(self._lease, BATCH)
         if done.reaped:
             log.warning("%d jobs whose lease had lapsed were reaped: %s", len(done.reaped), done.reaped[:20])
@@ -100,7 +99,6 @@ class Retention:
         self._store = store
 
     async def retain(self) -> float:
-        """Delete one batch; return in how many seconds to look again."""
         done = await self._store.retain(OLD_BATCH)
         if done.pruned:
             log.debug("%d finished jobs had been kept long enough and were deleted", done.pruned)

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from worker.attempt import Attempt, Settlement, decided, raised, returned
-from worker.slots import Slots
+from worker.loops import happens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,40 @@ log = logging.getLogger("scheduler.worker")
 
 STOP_PATIENCE = 1.0  # seconds between telling a handler to stop and telling it again
 STOP_TRIES = 3
+
+
+class Slots:
+    """Counts attempts. Owned by the event loop: no await lies between a check and its act."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.taken = 0
+        self.peak = 0
+        self._change = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        return self.total - self.taken
+
+    def take(self) -> None:
+        self.taken += 1
+        self.peak = max(self.peak, self.taken)
+
+    def give(self) -> None:
+        self.taken -= 1
+        self._change.set()
+
+    def stir(self) -> None:
+        """Make whoever waits for room look again: the worker is stopping."""
+        self._change.set()
+
+    async def room(self, wanted: int, patience: float) -> int:
+        """Return the free slots once there are `wanted`, or at least one after `patience` seconds; 0 when stirred."""
+        while self.free < wanted:
+            self._change.clear()
+            if not await happens(self._change, patience if self.free else None) or not self.free:
+                break
+        return self.free
 
 
 class Executor(Protocol):

@@ -32,7 +32,7 @@ log = logging.getLogger("scheduler.worker")
 
 TICK = 0.25  # seconds between looks at the clocks
 BLOCKED_AFTER = 1.0  # seconds without a turn of the event loop
-BUSY_AGAIN = 0.5  # seconds until a renewal that found a row locked is tried again
+AGAIN = 0.5  # seconds until a renewal that failed, or found a row locked, is tried again
 MARGIN = 0.1  # share of the lease that the worker's own clock gives away
 BEAT = 10.0  # seconds; the longest pause between two signs of life in the list of workers
 
@@ -133,7 +133,7 @@ class Keeper:
             if self._connection is not None:
                 self._connection.terminate()
                 self._connection = None
-            return min(BUSY_AGAIN, self._every)
+            return min(AGAIN, self._every)
         self._failures = 0
         by_id = {a.id: a for a in due}
         for attempt in due:
@@ -141,7 +141,7 @@ class Keeper:
                 attempt.leased_at = sent
         self._tell(self._lost, [by_id[i] for i in missed.lost])
         self._tell(self._cancel, [by_id[i] for i in missed.cancel])
-        return BUSY_AGAIN if missed.busy else min(self._every, BEAT)
+        return AGAIN if missed.busy else min(self._every, BEAT)
 
     def _tell(self, whom: Callable[[list[Attempt]], None], attempts: list[Attempt]) -> None:
         if attempts:

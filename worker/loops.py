@@ -1,11 +1,11 @@
-"""The one loop skeleton: everything that a worker does again and again is a pass, run by a Loop."""
+"""The one loop skeleton: all that a worker does again and again is a pass, run by a Loop; it stops step by step."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import DatabaseUnavailable
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 FOREVER = 3600.0  # seconds; a pass that waits to be poked
+STEP = 1.5  # seconds for each step that may hang, so that all together take less than 5 after the grace
 
 
 def jittered(seconds: float) -> float:
@@ -88,3 +89,26 @@ class Loop:
             log.warning(
                 "%s: %s (failure %d, trying again)", self.name, error, failures, exc_info=None if known else error
             )
+
+
+class Steps:
+    """Takes the steps of stopping, none of which may keep the process: a database that does not answer is left behind.
+
+    `silent`: the database has not answered during one; the next are not waited for.
+    """
+
+    def __init__(self) -> None:
+        self.silent = False
+
+    async def take(self, step: Awaitable[Any]) -> None:
+        """Take one step, or leave it: it is not awaited after its time, as the driver would wait for an answer then."""
+        task = asyncio.ensure_future(step)
+        if self.silent:
+            task.cancel()
+        done, _ = await asyncio.wait([task], timeout=STEP)
+        self.silent = self.silent or not done
+        if not done:
+            task.cancel()
+            log.warning("the database does not answer; stopping goes on without it")
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("stopping goes on: %s", error)

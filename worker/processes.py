@@ -20,14 +20,13 @@ from scheduler.apps import IMPORTING
 from scheduler.errors import ConfigurationError
 from worker.attempt import Attempt, Settlement, decided, failure, now
 from worker.child import LENGTH, Hello, Order
-from worker.slots import Slots
+from worker.executors import Slots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from scheduler.job import Job
-
-    Ended = Callable[[Attempt, Settlement], None]
+    from worker.executors import Ended
 
 START_TIME = 60.0  # seconds that a child may take to start and to import its modules
 _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 16

@@ -19,11 +19,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-import msgspec
-
-from scheduler import embedded
-from scheduler.connections import open_pool
-from scheduler.job import KINDS, QUEUES, declarations
+from scheduler.connections import open_pool, reach
+from scheduler.job import KINDS, kind_declaration, queue_declaration
+from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings, dsn_from
 from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
@@ -32,18 +30,17 @@ from worker.duties import Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.keeper import Keeper
 from worker.listener import Listener
-from worker.loops import Loop
+from worker.loops import STEP, Loop, Steps
 from worker.processes import ProcessExecutor, child_modules
 from worker.running import Running
 from worker.settler import Settler
-from worker.stopping import STEP, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     import asyncpg
 
+    from scheduler.embedded import Held
     from scheduler.job import Job
     from worker.transitions import Callback
 
@@ -79,7 +76,7 @@ class Worker:
         self._queues = self.settings.queues or tuple(
             sorted({"default", *(kind.options.queue or "default" for kind in self._kinds.values())})
         )
-        self._held: embedded.Held | None = None
+        self._held: Held | None = None
         self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
         self._pool: asyncpg.Pool[Any] | None = None
@@ -97,18 +94,14 @@ class Worker:
     # Starting.
 
     async def start(self) -> Worker:
-        """Connect, declare the job classes, and begin to claim."""
-        dsn = self._dsn
         modules = child_modules(self._kinds.values(), self.settings.processes)
         try:
-            if embedded.is_embedded(dsn):
-                self._held = await asyncio.to_thread(embedded.hold, dsn)
-                dsn = self._held.url
-            self._pool = await open_pool(dsn, size=CONNECTIONS, name="scheduler-worker")
+            self._held = await reach(self._dsn)
+            self._pool = await open_pool(self._held.url, size=CONNECTIONS, name="scheduler-worker")
             self._store = self.callbacks.store(self._pool, self.id, self._leases)
             await self._store.check_schema()
             await self._declare()
-            self._assemble(dsn, modules)
+            self._assemble(self._held.url, modules)
             await self._register()
         except BaseException:
             await self._close_connections()
@@ -162,7 +155,9 @@ class Worker:
         )  # fmt: skip
 
     async def _declare(self) -> None:
-        declared = await self._store.declare(*declarations(self._kinds.values(), QUEUES.values()), force=False)
+        declared = await self._store.declare(
+            map(kind_declaration, self._kinds.values()), map(queue_declaration, QUEUES.values()), force=False
+        )
         if declared.superseded:
             log.warning(
                 "newer options of %s are in force; `scheduler declare --force` goes back to those of this version",
@@ -180,7 +175,7 @@ class Worker:
             "channel": self._channel,
             "draining": draining,
         }
-        await self._store.register(self.id, msgspec.json.encode(facts).decode())
+        await self._store.register(self.id, facts)
 
     # Pokes.
 
@@ -286,7 +281,5 @@ class Worker:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         await self.stop(cancel_running=error is not None)

@@ -46,7 +46,6 @@ class Running:
         self._watch = asyncio.get_running_loop().call_soon(self._watch_deadlines)
 
     def begin(self, executor: Executor, row: asyncpg.Record, sent: float) -> None:
-        """Start one claimed row."""
         attempt = Attempt(self._context(row), row["payload"], executor, sent)
         if older := self._leases.get(attempt.id):  # reaped, and claimed again by this very worker
             self.lost([older])
@@ -108,12 +107,10 @@ class Running:
                 self.stop(attempt, "lost")
 
     def cancel(self, attempts: list[Attempt]) -> None:
-        """Stop attempts that somebody cancelled."""
         for attempt in attempts:
             self.stop(attempt, "cancelled")
 
     def release_all(self) -> None:
-        """Stop everything, to give it back."""
         for attempt in list(self._leases.values()):
             self.stop(attempt, "released")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from scheduler.errors import InvalidJob
 from worker.attempt import failure
 from worker.loops import FOREVER
@@ -49,13 +47,11 @@ class Settler:
         self._releases: list[Attempt] = []
         self._pause = 0.0
         self._alone = 0  # outcomes still to be sent one by one
-        self._encode = msgspec.json.Encoder().encode
 
     def add(self, attempt: Attempt, settlement: Settlement) -> None:
         self._outbox.append((attempt, settlement))
 
     def release(self, attempt: Attempt) -> None:
-        """Give the job back instead of settling it."""
         self._releases.append(attempt)
 
     def __len__(self) -> int:
@@ -74,11 +70,9 @@ class Settler:
         return self._pause
 
     async def _send_outcomes(self) -> int:
-        group = self._outbox[
-            : 1 if self._alone else LARGEST_GROUP
-        ]  # they stay in the outbox until they are answered for
+        group = self._outbox[: 1 if self._alone else LARGEST_GROUP]  # they stay there until they are answered for
         try:
-            answer = await self._store.settle(self._worker, self._encode([s for _, s in group]).decode())
+            answer = await self._store.settle(self._worker, [settlement for _, settlement in group])
         except InvalidJob as error:
             self._refused(group, error)
             return 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from scheduler.answers import Missed, Promoted, Reaped, Resolved
-    from scheduler.store import Caller
+    from scheduler.store import Caller, Facts
     from worker.attempt import Leases
     from worker.callbacks import Callbacks
 
@@ -65,17 +65,14 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
 Callback = Callable[[Transition], object]
 
 
-Facts = dict[str, Any]
-
-
 def _claimed(_: Leases, rows: list[asyncpg.Record], *_call: object) -> Iterator[Facts]:
     for row in rows:
         if row["id"] is not None:  # else it has hints
             yield {"job_id": row["id"], "to_status": Status.RUNNING, **{name: row[name] for name in OF_THE_JOB}}
 
 
-def _settled(leases: Leases, answer: Missed, _worker: UUID, outcomes: str) -> Iterator[Facts]:
-    return _ended(leases, answer, msgspec.json.decode(outcomes, type=list[Settlement]), Status.COMPLETED)
+def _settled(leases: Leases, answer: Missed, _worker: UUID, sent: list[Settlement]) -> Iterator[Facts]:
+    return _ended(leases, answer, sent, Status.COMPLETED)
 
 
 def _released(leases: Leases, answer: Missed, _worker: UUID, ids: list[int], fences: list[int]) -> Iterator[Facts]:

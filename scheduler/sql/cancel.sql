@@ -31,7 +31,7 @@ DECLARE
   found bigint[];
   requested bigint[];
   endings scheduler.ending[];
-  parents bigint[] := '{}';
+  parents bigint[];
 BEGIN
   WITH held AS MATERIALIZED (
     SELECT j.id, j.status, j.worker_id FROM scheduler.jobs_active j WHERE j.id = ANY (p_ids) ORDER BY j.id FOR NO KEY UPDATE),
@@ -41,9 +41,7 @@ BEGIN
   SELECT coalesce(array_agg(h.id), '{}'), coalesce(array_agg(h.id) FILTER (WHERE h.status = 'RUNNING'), '{}'),
     array_agg(ROW(h.id, 'CANCELLED', 0, 0, NULL, NULL, NULL)::scheduler.ending) FILTER (WHERE h.status <> 'RUNNING')
   INTO found, requested, endings FROM held h;
-  IF endings IS NOT NULL THEN
-    parents := scheduler.finish(endings);
-  END IF;
+  parents := scheduler.finish(endings);
   PERFORM pg_notify(w.channel, 'cancel') FROM scheduler.workers w
   WHERE w.id IN (SELECT j.worker_id FROM scheduler.jobs_active j WHERE j.id = ANY (requested));
   RETURN jsonb_build_object('cancelled', ARRAY(SELECT e.id FROM unnest(endings) AS e), 'requested', requested,

@@ -6,6 +6,9 @@
 CREATE OR REPLACE FUNCTION scheduler.finish(p_endings scheduler.ending[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE ids bigint[];
 BEGIN
+  IF p_endings IS NULL THEN
+    RETURN '{}';
+  END IF;
   WITH gone AS (
     DELETE FROM scheduler.jobs_active j USING unnest(p_endings) AS e WHERE j.id = e.id
     RETURNING j.id, j.kind, j.payload, j.queue, j.priority, j.tenant, j.run_at, j.depends_on, j.on_parent_failure,

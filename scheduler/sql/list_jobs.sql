@@ -32,8 +32,16 @@ SET enable_seqscan = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
   moment timestamptz := scheduler.clock();
   statuses scheduler.job_status[];
+  wrong record;
 BEGIN
-  PERFORM scheduler.check_filters(p_filters);
+  SELECT given.key, known.type INTO wrong FROM jsonb_each(p_filters) AS given LEFT JOIN jsonb_each_text('{"status": "array",
+    "kind": "string", "queue": "string", "tenant": "string", "error": "string", "older_than": "number", "newer_than": "number",
+    "before": "number", "limit": "number"}') AS known(key, type) USING (key)
+  WHERE known.type IS NULL OR jsonb_typeof(given.value) NOT IN (known.type, 'null') ORDER BY given.key LIMIT 1;
+  IF FOUND THEN
+    PERFORM scheduler.refuse(wrong.key, coalesce('must be a JSON ' || wrong.type, 'is no filter'),
+      'filters are status, kind, queue, tenant, error, older_than, newer_than, before and limit');
+  END IF;
   statuses := (SELECT array_agg(s::scheduler.job_status) FROM jsonb_array_elements_text(nullif(p_filters -> 'status', 'null')) AS s);
   RETURN QUERY
     SELECT j.id, j.status FROM scheduler.jobs j
@@ -46,20 +54,6 @@ BEGIN
       AND (p_filters ->> 'newer_than' IS NULL OR j.submitted_at >= moment - make_interval(secs => (p_filters ->> 'newer_than')::float8))
       AND (p_filters ->> 'before' IS NULL OR j.id < (p_filters ->> 'before')::bigint)
     ORDER BY j.id DESC LIMIT coalesce((p_filters ->> 'limit')::int, p_limit);
-END $$;
-
-CREATE OR REPLACE FUNCTION scheduler.check_filters(p_filters jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE wrong record;
-BEGIN
-  SELECT given.key, known.type INTO wrong FROM jsonb_each(p_filters) AS given LEFT JOIN jsonb_each_text('{"status": "array",
-    "kind": "string", "queue": "string", "tenant": "string", "error": "string", "older_than": "number", "newer_than": "number",
-    "before": "number", "limit": "number"}') AS known(key, type) USING (key)
-  WHERE known.type IS NULL OR jsonb_typeof(given.value) NOT IN (known.type, 'null') ORDER BY given.key LIMIT 1;
-  IF FOUND THEN
-    PERFORM scheduler.refuse(wrong.key, coalesce('must be a JSON ' || wrong.type, 'is no filter'),
-      'filters are status, kind, queue, tenant, error, older_than, newer_than, before and limit');
-  END IF;
 END $$;
 
 -- What every listing shows of a job; payload and result may be secrets and stay out.

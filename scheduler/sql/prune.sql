@@ -8,9 +8,7 @@ CREATE OR REPLACE FUNCTION scheduler.prune(p_ids bigint[]) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-  pruned bigint[];
-  left_over jsonb;
+DECLARE pruned bigint[];
 BEGIN
   PERFORM scheduler.need_read_committed('prune');
   pruned := scheduler.remove(p_ids);

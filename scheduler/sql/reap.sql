@@ -13,7 +13,7 @@ DECLARE
   reaped bigint[];
   endings scheduler.ending[];
   queues text[];
-  parents bigint[] := '{}';
+  parents bigint[];
   jobs jsonb;
   words constant text := 'the worker did not renew its lease';
 BEGIN
@@ -48,9 +48,7 @@ BEGIN
       'attempt', r.attempt, 'status', r.status, 'outcome', 'lost', 'error_type', 'WorkerLost', 'error', words,
       'duration', extract(epoch FROM scheduler.clock() - r.started_at)::float8)), '[]')
   INTO reaped, queues, endings, jobs FROM ruled r;
-  IF endings IS NOT NULL THEN
-    parents := scheduler.finish(endings);
-  END IF;
+  parents := scheduler.finish(endings);
   PERFORM scheduler.wake(queues);
   RETURN jsonb_build_object('reaped', reaped, 'parents', parents, 'jobs', jobs);
 END $$;

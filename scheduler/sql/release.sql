@@ -10,7 +10,7 @@ DECLARE
   done bigint[];
   endings scheduler.ending[];
   queues text[];
-  parents bigint[] := '{}';
+  parents bigint[];
   became jsonb;
 BEGIN
   PERFORM scheduler.need_read_committed('release');
@@ -29,9 +29,7 @@ BEGIN
     array_agg(ROW(h.id, 'CANCELLED', 0, 0, NULL, NULL, NULL)::scheduler.ending) FILTER (WHERE h.cancel_requested_at IS NOT NULL),
     coalesce(jsonb_object_agg(h.id, 'CANCELLED') FILTER (WHERE h.cancel_requested_at IS NOT NULL), '{}')
   INTO done, queues, endings, became FROM held h;
-  IF endings IS NOT NULL THEN
-    parents := scheduler.finish(endings);
-  END IF;
+  parents := scheduler.finish(endings);
   PERFORM scheduler.wake(queues);
   RETURN scheduler.missed(p_worker, p_ids, p_fences, done) || jsonb_build_object('parents', parents, 'became', became);
 END $$;

@@ -25,7 +25,11 @@ DECLARE
   jobs jsonb;
 BEGIN
   PERFORM scheduler.need_read_committed('resolve');
-  children := scheduler.to_resolve(p_parents, p_limit);
+  children := CASE
+    WHEN p_parents IS NULL THEN ARRAY(SELECT DISTINCT e.child FROM (SELECT d.child FROM scheduler.dependencies d
+      WHERE d.ended AND NOT d.applied LIMIT p_limit) AS e ORDER BY e.child)
+    ELSE ARRAY(SELECT DISTINCT e.child FROM (SELECT d.child FROM scheduler.dependencies d
+      WHERE d.parent = ANY (p_parents) AND d.ended AND NOT d.applied LIMIT p_limit) AS e ORDER BY e.child) END;
   IF children = '{}' THEN
     RETURN '{"parents": [], "busy": [], "more": false, "jobs": []}';
   END IF;
@@ -84,15 +88,4 @@ BEGIN
   RETURN jsonb_build_object('parents', parents, 'busy', busy, 'jobs', cancelled || jobs, 'more', EXISTS (
     SELECT FROM scheduler.dependencies d WHERE d.ended AND NOT d.applied AND d.child <> ALL (children)
       AND (p_parents IS NULL OR d.parent = ANY (p_parents))));
-END $$;
-
-CREATE OR REPLACE FUNCTION scheduler.to_resolve(p_parents bigint[], p_limit int) RETURNS bigint[]
-LANGUAGE plpgsql AS $$
-BEGIN
-  IF p_parents IS NULL THEN
-    RETURN ARRAY(SELECT DISTINCT e.child FROM (SELECT d.child FROM scheduler.dependencies d
-      WHERE d.ended AND NOT d.applied LIMIT p_limit) AS e ORDER BY e.child);
-  END IF;
-  RETURN ARRAY(SELECT DISTINCT e.child FROM (SELECT d.child FROM scheduler.dependencies d
-    WHERE d.parent = ANY (p_parents) AND d.ended AND NOT d.applied LIMIT p_limit) AS e ORDER BY e.child);
 END $$;

@@ -125,7 +125,7 @@ BEGIN
       nullif(concat_ws(': ', r.error_type, r.error), ''), NULL)::scheduler.ending) FILTER (WHERE r.status <> 'DELAYED'),
     coalesce(jsonb_object_agg(r.id, r.status), '{}')
   INTO done, endings, became FROM ruled r;
-  parents := CASE WHEN endings IS NULL THEN '{}' ELSE scheduler.finish(endings) END;
+  parents := scheduler.finish(endings);
   IF p_outcomes @> '[{"outcome": "snoozed"}]' THEN -- a job may snooze for ever: its log may not grow for ever
     DELETE FROM scheduler.attempts a WHERE a.job_id = ANY (done) AND a.outcome = 'snoozed'
       AND a.attempt <= (SELECT j.attempt - 100 FROM scheduler.jobs_active j WHERE j.id = a.job_id);

@@ -5,23 +5,18 @@
 CREATE OR REPLACE FUNCTION scheduler.submit(p_kind text, p_payload jsonb DEFAULT '{}', p_options jsonb DEFAULT '{}')
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  job CONSTANT scheduler.jobs := scheduler.submission(p_kind, p_payload, p_options);
+  job CONSTANT scheduler.jobs := scheduler.submitted_row(nextval('scheduler.jobs_id_seq'), p_kind, p_payload, p_options);
   new_id bigint;
 BEGIN
-  INSERT INTO scheduler.jobs (kind, payload, queue, priority, tenant, run_at, depends_on, on_parent_failure,
-    idempotency_key, unique_key, max_attempts, max_crashes, timeout, retry_base, retry_cap, retry_jitter, metadata)
-  VALUES (job.kind, job.payload, job.queue, job.priority, job.tenant, job.run_at, job.depends_on, job.on_parent_failure,
-    job.idempotency_key, job.unique_key, job.max_attempts, job.max_crashes, job.timeout, job.retry_base, job.retry_cap,
-    job.retry_jitter, job.metadata)
-  RETURNING id INTO new_id;
+  INSERT INTO scheduler.jobs OVERRIDING SYSTEM VALUE VALUES (job.*) RETURNING id INTO new_id;
   IF new_id IS NULL THEN -- the key is taken, and held by take_key; a later statement's snapshot sees the holder
     SELECT k.job_id INTO new_id FROM scheduler.idempotency_keys k WHERE k.kind = job.kind AND k.key = job.idempotency_key;
   END IF;
   RETURN new_id;
 END $$;
 
--- The row that a submission stands for, without what the scheduler computes.
-CREATE OR REPLACE FUNCTION scheduler.submission(p_kind text, p_payload jsonb, p_options jsonb) RETURNS scheduler.jobs
+-- The row that a submission stands for, before the scheduler computes its part.
+CREATE OR REPLACE FUNCTION scheduler.submitted_row(p_id bigint, p_kind text, p_payload jsonb, p_options jsonb) RETURNS scheduler.jobs
 LANGUAGE plpgsql AS $$
 DECLARE
   types CONSTANT jsonb := '{"queue": "string", "priority": "number", "tenant": "string", "run_at": "string", "delay": "string",
@@ -48,7 +43,9 @@ BEGIN
     END IF;
   END IF;
   job := jsonb_populate_record(NULL::scheduler.jobs,
-    '{"tenant": "", "on_parent_failure": "cancel", "depends_on": [], "metadata": {}}' || (o - 'delay'));
+    '{"status": "PENDING", "unmet": 0, "attempt": 0, "failures": 0, "crashes": 0, "line": "", "tenant": "",
+      "on_parent_failure": "cancel", "depends_on": [], "metadata": {}}' || (o - 'delay'));
+  job.id := p_id;
   job.kind := p_kind;
   job.payload := p_payload;
   job.run_at := coalesce(job.run_at, scheduler.clock() + (o ->> 'delay')::interval);

@@ -20,13 +20,9 @@ BEGIN
       FROM ROWS FROM (jsonb_array_elements(p_jobs), unnest(ids)) AS e(job, id) GROUP BY 1, 2 ORDER BY 1, 2) AS k
     WHERE k.key IS NOT NULL;
   END IF;
-  INSERT INTO scheduler.jobs (id, kind, payload, queue, priority, tenant, run_at, depends_on, on_parent_failure,
-    idempotency_key, unique_key, max_attempts, max_crashes, timeout, retry_base, retry_cap, retry_jitter, metadata)
-  OVERRIDING SYSTEM VALUE
-  SELECT e.id, s.kind, s.payload, s.queue, s.priority, s.tenant, s.run_at, s.depends_on, s.on_parent_failure,
-    s.idempotency_key, s.unique_key, s.max_attempts, s.max_crashes, s.timeout, s.retry_base, s.retry_cap, s.retry_jitter, s.metadata
+  INSERT INTO scheduler.jobs OVERRIDING SYSTEM VALUE SELECT s.*
   FROM ROWS FROM (jsonb_array_elements(p_jobs), unnest(ids)) AS e(job, id) CROSS JOIN LATERAL
-    scheduler.submission(e.job ->> 'kind', coalesce(e.job -> 'payload', '{}'), e.job - '{kind,payload}'::text[]) AS s;
+    scheduler.submitted_row(e.id, e.job ->> 'kind', coalesce(e.job -> 'payload', '{}'), e.job - '{kind,payload}'::text[]) AS s;
   IF keyed THEN
     ids := ARRAY(SELECT coalesce(k.job_id, e.id)
       FROM ROWS FROM (jsonb_array_elements(p_jobs), unnest(ids)) WITH ORDINALITY AS e(job, id, nr)

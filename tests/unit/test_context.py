@@ -74,7 +74,7 @@ def test_a_context_crosses_a_process_boundary_as_json(read_before, key):
     if read_before:
         assert context.metadata
 
-    copy = Context.from_wire(json.loads(json.dumps(context.to_wire())))
+    copy = Context(**json.loads(json.dumps(context.to_wire())))
 
     for name in (
         "job_id",

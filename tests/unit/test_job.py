@@ -14,10 +14,9 @@ from scheduler.job import (
     CpuBoundJob,
     Job,
     JobMeta,
-    Priority,
-    Retry,
     kind_declaration,
 )
+from scheduler.options import Priority, Retry
 
 
 @pytest.fixture(autouse=True)

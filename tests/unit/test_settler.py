@@ -18,9 +18,7 @@ class Database:
         self.settled = []
 
     async def settle(self, _worker, outcomes):
-        import msgspec
-
-        ids = [one["id"] for one in msgspec.json.decode(outcomes)]
+        ids = [one.id for one in outcomes]
         self.settled += [i for i in ids if i not in self.locked]
         return Missed(busy=[i for i in ids if i in self.locked])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.states import ACTIVE, FINISHED, TRANSITIONS, WAITING, AttemptEnd, Outcome, Status, transitions_markdown
+from scheduler.states import ACTIVE, FINISHED, TRANSITIONS, WAITING, Outcome, Status, transitions_markdown
 
 ENDS_OF_AN_ATTEMPT = ["settle_failed", "settle_timed_out", "settle_snoozed", "settle_cancelled", "release", "reap"]
 
@@ -62,9 +62,8 @@ def test_only_a_claim_makes_a_job_run():
     )
 
 
-def test_every_outcome_has_a_verb_and_all_but_completion_are_remembered():
+def test_every_outcome_has_a_verb():
     assert {f"settle_{outcome}" for outcome in Outcome} == {verb for verb in TRANSITIONS if verb.startswith("settle_")}
-    assert {str(outcome) for outcome in Outcome} - {str(end) for end in AttemptEnd} == {"completed"}
 
 
 def test_the_table_cannot_be_changed_at_run_time():

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, assert_type
 
 from scheduler.client import Handle, Scheduler
 from scheduler.context import Context
-from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Options, Priority, Queue, Retry, kind_declaration
+from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, kind_declaration
+from scheduler.options import Options, Priority, Queue, Retry
 from scheduler.payload import decode_payload, encode_payload, encode_result
 from scheduler.submission import Submission, SubmitOptions
 from scheduler.sync_client import SyncHandle, SyncScheduler

@@ -6,7 +6,7 @@ from wire import Wire
 from witness import asleep, ended, insert, insert_many
 
 from scheduler import Priority
-from scheduler.job import QUEUES
+from scheduler.options import QUEUES
 
 LOW, MEDIUM, HIGH, CRITICAL = (level.value for level in Priority)
 
