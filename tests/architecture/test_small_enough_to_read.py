@@ -33,7 +33,19 @@ def test_a_file_is_one_room(path: Path):
     assert len(path.read_text().splitlines()) <= limit
 
 
-def test_the_engine_stays_near_six_thousand_lines():
-    files = [*FILES, *ROOT.glob("scheduler/sql/*.sql")]
+# What people type and see, and the PostgreSQL for trying: needed beside the engine, not by it.
+COMMANDS = {"cli", "commands", "bulk", "operators", "arguments", "tables", "page", "database"}
+TRYING = {"embedded", "cluster"}
 
-    assert sum(bool(line.strip()) for path in files for line in path.read_text().splitlines()) <= 6_000
+
+def test_the_engine_stays_near_six_thousand_lines_and_what_stands_beside_it_small():
+    size = {"engine": 0, "commands": 0, "trying": 0}
+    for path in [*FILES, *ROOT.glob("scheduler/sql/*.sql")]:
+        beside = "commands" if path.stem in COMMANDS else "trying" if path.stem in TRYING else "engine"
+        size["engine" if path.suffix == ".sql" else beside] += sum(
+            map(bool, map(str.strip, path.read_text().splitlines()))
+        )
+
+    assert size["engine"] <= 6_000
+    assert size["commands"] <= 1_000
+    assert size["trying"] <= 450
