@@ -1,7 +1,7 @@
 # The scheduler's commands and nothing of yours: mount the folder of your job modules at /app, or build on top of it.
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE leasework.py ./
 COPY migrations ./migrations
 COPY scheduler ./scheduler
 COPY worker ./worker
