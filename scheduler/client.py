@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from scheduler.options import Queue
     from scheduler.submission import Submission
 
+_NOT_OPEN = "this scheduler is not open: use it within `async with Scheduler.connect() as scheduler:`"
+
 
 class Handle(JobId):
     """A submitted job: its id, and the way to its result. Not awaited, it costs nothing."""
@@ -60,6 +62,10 @@ class Handle(JobId):
 class Scheduler:
     """A connection to the scheduler of one database; safe to share between tasks of one event loop."""
 
+    store: Store
+    admin: Admin
+    waiting: Waiting
+
     def __init__(self, dsn: str, *, connections: int = 5) -> None:
         self._dsn = dsn
         self._connections = connections
@@ -79,6 +85,10 @@ class Scheduler:
 
     async def open(self) -> Scheduler:
         """Open the connection and check the schema. Raises DatabaseUnavailable, SchemaMismatch."""
+        if self._pool is not None:
+            raise ConfigurationError(
+                "this scheduler is open already: share it, or make another with Scheduler.connect()"
+            )
         self._held = await reach(self._dsn)
         self._pool = await open_pool(self._held.url, size=self._connections, name="scheduler")
         self.store = Store(self._pool)
@@ -91,6 +101,14 @@ class Scheduler:
             raise
         self._loop = asyncio.get_running_loop()
         return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what `open` makes
+            """Raise DatabaseUnavailable for what there is only once the scheduler has been opened."""
+            if name in Scheduler.__annotations__:
+                raise DatabaseUnavailable(_NOT_OPEN)
+            raise AttributeError(name)
 
     async def close(self) -> None:
         """Close the connection; whoever still waits for a result gets DatabaseUnavailable."""
@@ -142,7 +160,7 @@ class Scheduler:
         """
         loop = self._loop
         if loop is None or loop.is_closed():
-            raise DatabaseUnavailable("this scheduler is not open: submit within `async with Scheduler.connect()`")
+            raise DatabaseUnavailable(_NOT_OPEN)
         return asyncio.run_coroutine_threadsafe(self.submit(job, **options), loop)
 
     def _store(self, connection: object) -> Store:

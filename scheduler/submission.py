@@ -132,6 +132,8 @@ def _text(field: str, value: Any) -> str:  # noqa: ANN401
 
 
 def _parents(field: str, value: Any) -> list[int]:  # noqa: ANN401
+    if isinstance(value, JobId | int | str):
+        raise InvalidJob(field, "must be a list of handles or ids, as in [parent]")
     return [_whole(field, parent.id if isinstance(parent, JobId) else parent) for parent in value]
 
 

@@ -69,8 +69,9 @@ class SyncScheduler:
     def connect(cls, dsn: str | None = None, *, connections: int = 5) -> Self:
         """Prepare a connection to `dsn`, or to SCHEDULER_DSN; the first call opens it.
 
-        Raises ConfigurationError when neither names a database.
+        Raises ConfigurationError when neither names a database, or another package has written over this one.
         """
+        Scheduler.connect(dsn)  # which checks both
         return cls(dsn_from(dsn), connections=connections)
 
     def close(self) -> None:
@@ -98,6 +99,7 @@ class SyncScheduler:
         self, jobs: Iterable[Job | Submission], *, connection: object = None, **options: Unpack[SubmitOptions]
     ) -> list[SyncHandle]:
         """Insert all of `jobs` or none and return their handles in the order given; see Scheduler.submit_many."""
+        jobs = list(jobs)  # in the caller's thread: a generator may read from a connection that belongs to it
         made = self._do(lambda client: client.submit_many(jobs, connection=connection, **options), connection)
         return [SyncHandle(self, handle.id) for handle in made]
 

@@ -67,7 +67,7 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
         settings = WorkerSettings(
             queues=tuple(name.strip() for name in (queues or "").split(",") if name.strip()),
             async_slots=async_slots, threads=threads, processes=processes,
-            lease=timedelta(seconds=lease), grace=timedelta(seconds=grace),
+            lease=_seconds("lease", lease), grace=_seconds("grace", grace),
         )  # fmt: skip
         _warn_of_misspelt(settings.queues)
         # A fifth of a busy worker's time went into looking for cycles among modules and short-lived attempts.
@@ -78,6 +78,13 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
     except SchedulerError as error:
         click.echo(f"scheduler-worker: {error}", err=True)
         _end(error.exit_code)
+
+
+def _seconds(option: str, value: float) -> timedelta:
+    try:
+        return timedelta(seconds=value)
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"--{option} {value}: must be a number of seconds, as in 30") from None
 
 
 def _warn_of_misspelt(queues: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ const { SCHEDULER_QUEUES = 'default', SCHEDULER_LEASE = 30, SCHEDULER_GRACE = 30
 const { kinds } = await import(pathToFileURL(process.argv[2]))
 const [me, names, queues, lease] = [randomUUID(), Object.keys(kinds), SCHEDULER_QUEUES.split(','), `${SCHEDULER_LEASE} s`]
 const running = new Set() // attempts, from claim until settle has answered
-let dutiesAt = 0
+let [dutiesAt, retainAt] = [0, 0]
 let drainedBy = Infinity // when what still runs is given back; finite once a signal has come
 let alarm = new AbortController() // ends the nap of the main loop
 const now = () => performance.now() / 1000 // seconds
@@ -73,6 +73,7 @@ async function duties() {
   await verb('promote')
   await verb('reap', lease)
   await resolve(null)
+  if (now() >= retainAt) retainAt = now() + ((await verb('retain', 500)).more ? 1 : 60)
 }
 
 function drain() {

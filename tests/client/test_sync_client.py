@@ -228,3 +228,15 @@ def test_a_fork_while_another_thread_submits_leaves_no_lock_behind(sync_schedule
             one.result()
 
     assert all(words.isdigit() for words in said), said
+
+
+def test_a_generator_of_jobs_runs_in_the_thread_of_its_caller(sync_scheduler):
+    threads = set()
+
+    def notes():
+        for _ in range(3):
+            threads.add(threading.get_ident())
+            yield Note()
+
+    assert len(sync_scheduler.submit_many(notes())) == 3
+    assert threads == {threading.get_ident()}

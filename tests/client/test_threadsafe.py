@@ -61,7 +61,7 @@ async def test_a_refusal_comes_with_the_future(scheduler):
 
 async def test_a_scheduler_that_is_not_open_says_so_at_once(dsn):
     scheduler = Scheduler.connect(dsn)
-    with pytest.raises(DatabaseUnavailable, match="not open: submit within"):
+    with pytest.raises(DatabaseUnavailable, match="not open: use it within"):
         scheduler.submit_threadsafe(Note())
     async with scheduler:
         await asyncio.wrap_future(scheduler.submit_threadsafe(Note()))

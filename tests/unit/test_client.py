@@ -31,6 +31,7 @@ for _ in range(100):
     NESTED = [NESTED]
 
 BAD = {
+    "a parent that is not in a list": ({"depends_on": 7}, "depends_on", "a list of handles or ids"),
     "a naive datetime": ({"run_at": datetime(2030, 1, 1)}, "run_at", "time zone"),  # noqa: DTZ001
     "a date before 2000": ({"run_at": datetime(1999, 12, 31, tzinfo=UTC)}, "run_at", "2000 to 9999"),
     "a negative delay": ({"delay": timedelta(seconds=-1)}, "delay", "negative"),
@@ -158,3 +159,20 @@ async def test_a_database_without_the_schema_says_to_migrate(empty_dsn):
 async def test_a_server_that_is_not_there_is_called_so():
     with pytest.raises(DatabaseUnavailable):
         await Scheduler.connect("postgresql://nobody@127.0.0.1:1/none").open()
+
+
+async def test_a_scheduler_that_is_not_open_says_how_to_open_it(dsn):
+    scheduler = Scheduler.connect(dsn)
+
+    for call in (scheduler.submit(LETTER), scheduler.jobs(), scheduler.handle(1).result()):
+        with pytest.raises(DatabaseUnavailable, match="is not open: use it within `async with"):
+            await call
+
+
+async def test_a_scheduler_is_opened_once_and_goes_on(dsn):
+    async with Scheduler.connect(dsn) as scheduler:
+        with pytest.raises(ConfigurationError, match="open already"):
+            async with scheduler:
+                pass
+
+        assert await scheduler.jobs() == []

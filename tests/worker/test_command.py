@@ -73,6 +73,8 @@ async def test_a_database_without_our_schema(launch, server_dsn):
         ({"threads": -1}, "threads must be a whole number"),
         ({"queues": "default,two words"}, "queues"),
         ({"grace": -1}, "grace"),
+        ({"grace": "inf"}, "--grace inf: must be a number of seconds"),
+        ({"lease": "nan"}, "--lease nan: must be a number of seconds"),
     ],
 )
 async def test_a_setting_that_cannot_be(launch, options, words):
