@@ -19,6 +19,8 @@ from scheduler import JobCancelled, Scheduler
 from scheduler.connections import is_pooled, open_connection, open_pool
 from scheduler.store import Store
 
+pytestmark = pytest.mark.slow
+
 SOON = timedelta(seconds=60)
 DEAF = "notices do not pass a pooler"
 TRACKED = {"application_name", "client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings"}

@@ -20,6 +20,8 @@ from alembic import context
 from sqlalchemy import Column, Integer, MetaData, Table
 from sqlalchemy.ext.asyncio import create_async_engine
 
+pytestmark = pytest.mark.slow
+
 target_metadata = MetaData()
 Table("orders", target_metadata, Column("id", Integer, primary_key=True))
 

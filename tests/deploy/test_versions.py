@@ -20,6 +20,8 @@ NEXT, AFTER_NEXT = (f"{int(THIS) + ahead:04}" for ahead in (1, 2))
 REVISION = f"""
 from alembic import op
 
+pytestmark = pytest.mark.slow
+
 revision, down_revision = "{NEXT}", "{THIS}"
 
 def upgrade():

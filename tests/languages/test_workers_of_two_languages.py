@@ -16,6 +16,8 @@ from witness import attempts, backends, ended, has_status, insert, insert_many, 
 from scheduler.cluster import Cluster, wheel_binaries
 from scheduler.schema import migrate
 
+pytestmark = pytest.mark.slow
+
 LEASE = 3  # seconds; shorter, and a busy machine loses leases by itself
 SECOND = timedelta(seconds=1)
 # Of our own worker most of this is tested in tests/worker, too.

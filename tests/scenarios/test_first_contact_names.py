@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from newcomer import User
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HEAVY = """
     import worker
