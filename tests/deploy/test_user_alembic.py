@@ -13,14 +13,14 @@ from documents import block
 
 from scheduler.schema import migrate
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = """
 import asyncio
 import os
 from alembic import context
 from sqlalchemy import Column, Integer, MetaData, Table
 from sqlalchemy.ext.asyncio import create_async_engine
-
-pytestmark = pytest.mark.slow
 
 target_metadata = MetaData()
 Table("orders", target_metadata, Column("id", Integer, primary_key=True))

@@ -14,13 +14,13 @@ from witness import ended, insert, until
 
 from scheduler.schema import SUPPORTED
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 THIS = SUPPORTED[-1]
 NEXT, AFTER_NEXT = (f"{int(THIS) + ahead:04}" for ahead in (1, 2))
 REVISION = f"""
 from alembic import op
-
-pytestmark = pytest.mark.slow
 
 revision, down_revision = "{NEXT}", "{THIS}"
 
