@@ -6,7 +6,7 @@ BUILT := $(VENV)/.built
 DEBIAN := /usr/lib/postgresql/15/bin
 PYTEST := $(VENV)/bin/pytest
 MISSING := Python 3.11 or newer is missing: install it, or name it with make PYTHON=/path/to/python3
-MAJORS := 16 17
+MAJORS := 14 16 17
 NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
 
 .NOTPARALLEL:

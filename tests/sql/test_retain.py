@@ -172,6 +172,8 @@ async def test_a_thousand_kept_parents_hide_nothing_and_are_read_once_an_hour(db
 
 async def rows_read(db):
     """Count the finished jobs that were ever read in this database."""
+    if db.get_server_version().major < 15:
+        pytest.skip("PostgreSQL 14 publishes its counts when it likes")
     await db.execute("SELECT pg_stat_force_next_flush()")
     await db.execute("SELECT pg_stat_clear_snapshot()")
     return await db.fetchval(
