@@ -6,17 +6,26 @@ What went wrong with a connection of the scheduler's own is a DatabaseUnavailabl
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, SchedulerError, SchemaMismatch
+from scheduler.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    InvalidJob,
+    LeaseLost,
+    SchedulerError,
+    SchemaMismatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NO_SCHEMA = {"3F000", "42P01", "42883"}
+_LEASE_LOST = "LW001"
 _NO_PRIVILEGE = "42501"
 _BAD_SETTING = "42704"
 # Lost or starting connections, too many of them, a standby; no such database, no such user.
@@ -45,7 +54,11 @@ def translated(*, own: bool = True) -> Iterator[None]:
 
 def _words(error: Exception, *, own: bool) -> SchedulerError | None:
     said = _from_server(error)
-    state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or ""
+    state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or _fact(said, "sqlstate")
+    return _lost(said) if state == _LEASE_LOST else _by_state(error, said, state, own=own)
+
+
+def _by_state(error: Exception, said: Any, state: str, *, own: bool) -> SchedulerError | None:  # noqa: ANN401
     if state.startswith(("22", "23", "54")):
         return _refused(said, state)
     if state == _NO_PRIVILEGE:
@@ -62,6 +75,11 @@ def _words(error: Exception, *, own: bool) -> SchedulerError | None:
             f"PostgreSQL cannot be reached: {error or type(error).__name__}{_way_out(error, state)}"
         )
     return None
+
+
+def _lost(said: Any) -> LeaseLost:  # noqa: ANN401
+    attempt, job_id = map(int, re.findall(r"\d+", _fact(said, "message", "primary")))
+    return LeaseLost(job_id, attempt)
 
 
 def _way_out(error: Exception, state: str) -> str:

@@ -26,6 +26,11 @@ def now() -> float:
     return time.clock_gettime(_SUSPEND_AWARE)
 
 
+NOT_COMMITTED = "NotCommitted"
+_NOT_COMMITTED = (
+    "the handler called complete(), and its transaction has not committed: await complete(), and let the transaction"
+    " commit before the handler returns"
+)
 NO_RESULT = msgspec.Raw(b"null")
 
 
@@ -88,7 +93,13 @@ class Leases(dict[int, Attempt]):
 
 
 def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - whatever the handler returned
-    """Describe the return of a handler; a result that cannot be stored fails the attempt for good."""
+    """Describe the return of a handler; a result that cannot be stored fails the attempt for good.
+
+    Once complete() has been called, only its transaction can complete the job: the failure counts if that has not
+    committed, and changes nothing if it has. The settlement `completed` might count where a failover has lost it.
+    """
+    if attempt.context.completing:
+        return failure(attempt, NOT_COMMITTED, _NOT_COMMITTED)
     try:
         encoded = encode_result(value)
     except InvalidJob as error:

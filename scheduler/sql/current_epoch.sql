@@ -14,14 +14,14 @@ BEGIN
   BEGIN
     here_timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
     here_system := (pg_control_system()).system_identifier;
-  EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function THEN
-    NULL; -- what is not told stays null, and unknown is not a change
+  EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function OR object_not_in_prerequisite_state THEN
+    NULL; -- what is not told stays null, and unknown is not a change; a standby refuses the first write, in known words
   END;
   SELECT * INTO stored FROM scheduler.epoch;
   IF stored.timeline IS DISTINCT FROM coalesce(here_timeline, stored.timeline)
      OR stored.system_identifier IS DISTINCT FROM coalesce(here_system, stored.system_identifier) THEN
     UPDATE scheduler.epoch e
-    SET epoch = e.epoch + CASE WHEN e.timeline IS NULL AND e.system_identifier IS NULL THEN 0 ELSE 1 END,
+    SET epoch = CASE WHEN e.timeline IS NULL AND e.system_identifier IS NULL THEN e.epoch ELSE scheduler.later_epoch(e.epoch) END,
         timeline = coalesce(here_timeline, e.timeline),
         system_identifier = coalesce(here_system, e.system_identifier),
         changed_at = scheduler.clock()
@@ -31,3 +31,11 @@ BEGIN
   END IF;
   RETURN stored.epoch;
 END $$;
+
+-- The epoch after this one: the seconds since 2020, and greater in any case. Of two standbys promoted in turn the second may
+-- have seen nothing of the first, and both would count to the same number; what orders them is when it happened. The limit
+-- keeps fences positive, and leaves room to count on, should a clock ever stand wrong by decades.
+CREATE OR REPLACE FUNCTION scheduler.later_epoch(p_epoch bigint) RETURNS bigint
+LANGUAGE sql AS $$
+  SELECT greatest(p_epoch + 1, least(extract(epoch FROM scheduler.clock() - '2020-01-01 00:00+00'::timestamptz)::bigint, 2000000000))
+$$;

@@ -3,5 +3,5 @@
 -- callers: operator
 CREATE OR REPLACE FUNCTION scheduler.new_epoch() RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  UPDATE scheduler.epoch SET epoch = epoch + 1, changed_at = scheduler.clock() RETURNING epoch
+  UPDATE scheduler.epoch SET epoch = scheduler.later_epoch(epoch), changed_at = scheduler.clock() RETURNING epoch
 $$;
