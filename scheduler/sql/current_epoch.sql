@@ -1,7 +1,7 @@
 -- current_epoch(): the upper half of the next fence.
 -- It grows when this server is not the one that wrote the newest fence: another timeline (a standby was promoted, a
 -- backup was restored to a point in time) or another cluster (a dump was restored). A managed service may refuse to tell
--- either; then both stay unknown, and new_epoch() after a restore is the operator's.
+-- either; then both stay unknown, and new_epoch() after a promotion or a restore is the operator's.
 -- Race: two claims may see the change at once; the row lock and the guard in the update let one of them count.
 -- callers: none
 CREATE OR REPLACE FUNCTION scheduler.current_epoch() RETURNS bigint
@@ -21,8 +21,7 @@ BEGIN
   IF stored.timeline IS DISTINCT FROM coalesce(here_timeline, stored.timeline)
      OR stored.system_identifier IS DISTINCT FROM coalesce(here_system, stored.system_identifier) THEN
     UPDATE scheduler.epoch e
-    SET epoch = CASE WHEN e.timeline IS NULL AND e.system_identifier IS NULL THEN e.epoch ELSE scheduler.later_epoch(e.epoch) END,
-        timeline = coalesce(here_timeline, e.timeline),
+    SET epoch = scheduler.later_epoch(e.epoch), timeline = coalesce(here_timeline, e.timeline),
         system_identifier = coalesce(here_system, e.system_identifier),
         changed_at = scheduler.clock()
     WHERE e.timeline IS DISTINCT FROM coalesce(here_timeline, e.timeline)

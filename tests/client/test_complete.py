@@ -1,4 +1,4 @@
-"""What a handler writes in its own transaction and the end of its job become true together, on every kind of connection."""
+"""What a handler writes in its own transaction and the end of its job become true together, on every connection."""
 
 import contextlib
 import json
@@ -35,13 +35,17 @@ async def claim(db, worker):
 
 async def taken_over(db, job):
     """Give the job to another worker, as happens when its lease has lapsed."""
-    await db.execute("SELECT scheduler.release($1, ARRAY[$2::bigint], ARRAY[$3::bigint])", WORKER, job.job_id, job.fence)
+    await db.execute(
+        "SELECT scheduler.release($1, ARRAY[$2::bigint], ARRAY[$3::bigint])", WORKER, job.job_id, job.fence
+    )
     return await claim(db, OTHER)
 
 
 async def texts(db):
     """What is committed, beside the job itself."""
-    return [row[0] for row in await db.fetch("SELECT payload ->> 'text' FROM scheduler.jobs WHERE kind = 'client_note'")]
+    return [
+        row[0] for row in await db.fetch("SELECT payload ->> 'text' FROM scheduler.jobs WHERE kind = 'client_note'")
+    ]
 
 
 async def ending(db, job):
@@ -202,14 +206,16 @@ async def test_a_result_that_only_the_database_finds_too_large_is_refused_with_t
 
 
 async def test_the_wrong_block_says_which_is_right(dsn, connect, job):
-    connection = await connect()
-    with pytest.raises(InvalidJob, match=r"belongs to an event loop: write `async with ctx.transaction\(connection\)`"):
-        with job.transaction(connection):
+    with (
+        pytest.raises(InvalidJob, match=r"belongs to an event loop: write `async with ctx.transaction\(connection\)`"),
+        job.transaction(await connect()),
+    ):
+        pass
+    blocking = psycopg.connect(dsn)
+    with pytest.raises(InvalidJob, match=r"blocks: write `with ctx.transaction\(connection\)`"):
+        async with job.transaction(blocking):
             pass
-    with psycopg.connect(dsn) as blocking:
-        with pytest.raises(InvalidJob, match=r"blocks: write `with ctx.transaction\(connection\)`"):
-            async with job.transaction(blocking):
-                pass
+    blocking.close()
 
 
 async def test_what_a_blocking_connection_has_completed_may_be_awaited_all_the_same(dsn, db, job):

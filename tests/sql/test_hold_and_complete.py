@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from .steps import (
+    attempts,
     cancel,
     claim,
     complete,
@@ -130,26 +131,50 @@ async def test_a_transaction_that_rolls_back_completes_nothing(db, user):
     assert await status(db, job["id"]) == "FAILED"
 
 
-async def test_settling_a_job_that_completed_in_a_transaction_is_recorded_and_names_its_children(db, user):
+NOT_COMMITTED = {"error_type": "NotCommitted"}
+
+
+@pytest.mark.parametrize("ending", ["failed", "timed_out", "cancelled", "snoozed", "completed"])
+async def test_however_the_attempt_ends_after_its_transaction_the_job_is_completed_and_its_children_are_named(
+    db, user, ending
+):
     job = await start(db)
     child = await insert(db, depends_on=[job["id"]])
     await complete(user, job, 1)
 
-    answer = await settle(db, outcome(job, result=1))
+    answer = await settle(db, outcome(job, ending))
 
     assert (answer["lost"], answer["busy"], answer["parents"]) == ([], [], [job["id"]])
+    assert answer["became"] == {str(job["id"]): "COMPLETED"}
     await resolve_all(db, answer["parents"])
-    assert await status(db, child) == "PENDING"
-    assert (await settle(db, outcome(job, result=1)))["parents"] == []
+    assert (await status(db, child), await status(db, job["id"])) == ("PENDING", "COMPLETED")
+    assert json.loads((await row(db, job["id"]))["result"]) == 1
+    assert await attempts(db, job["id"]) == []
+    assert (await settle(db, outcome(job, ending)))["parents"] == []
 
 
-async def test_what_is_raised_after_the_transaction_changes_nothing(db, user):
+async def test_while_the_transaction_is_open_the_end_of_the_attempt_is_undecided(db, user):
     job = await start(db)
+    async with user.transaction():
+        await complete(user, job)
+        assert (await settle(db, outcome(job, "failed", **NOT_COMMITTED)))["busy"] == [job["id"]]
+
+    answer = await settle(db, outcome(job, "failed", **NOT_COMMITTED))
+
+    assert answer["became"] == {str(job["id"]): "COMPLETED"}
+
+
+async def test_an_attempt_whose_transaction_rolled_back_fails_as_it_says(db, user):
+    job = await start(db)
+    transaction = user.transaction()
+    await transaction.start()
     await complete(user, job)
+    await transaction.rollback()
 
-    assert (await end(db, job, "failed"))["lost"] == [job["id"]]
+    answer = await settle(db, outcome(job, "failed", **NOT_COMMITTED))
 
-    assert await status(db, job["id"]) == "COMPLETED"
+    assert answer["became"] == {str(job["id"]): "DELAYED"}
+    assert (await attempts(db, job["id"]))[0]["error_type"] == "NotCommitted"
 
 
 async def test_a_job_completes_once_in_one_transaction(db, user):
