@@ -242,6 +242,7 @@ async def test_b23_a_worker_that_finds_a_standby_tries_again_until_it_is_promote
 
     found = await ended(db, running, waiting)
     assert {(job["status"], job["attempt"]) for job in found.values()} == {("COMPLETED", 1)}
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []  # each was a known trouble
 
 
 async def test_b35_a_restart_of_the_database_in_the_middle_of_a_job_costs_it_nothing(servers, work, gate):

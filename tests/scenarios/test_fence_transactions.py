@@ -6,10 +6,13 @@ import signal
 from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 import transfers
 from wire import Wire
 from witness import attempts, ended, insert, insert_many, row, until
+
+from scheduler import DatabaseUnavailable, Scheduler
 
 KINDS = [transfers.Transfer, transfers.TransferInThread, transfers.TransferInProcess]
 NAMES = [kind.options.kind for kind in KINDS]
@@ -153,6 +156,38 @@ async def test_a_child_starts_after_a_parent_that_completed_in_its_own_transacti
     found = await ended(db, parent, child)
 
     assert [job["attempt"] for job in found.values()] == [1, 1]
+
+
+# A submit whose reply is lost.
+
+
+async def test_f33_a_submit_whose_reply_is_lost_is_done_once_by_its_key(db, wire):
+    async with Scheduler.connect(wire.dsn) as scheduler:
+        wire.lose_reply_to("submit")
+        with pytest.raises(DatabaseUnavailable):
+            await scheduler.submit(transfers.Transfer(dsn=""), idempotency_key="order-5")
+        made = await db.fetchval("SELECT id FROM scheduler.jobs")
+
+        handle = await scheduler.submit(transfers.Transfer(dsn=""), idempotency_key="order-5")
+
+    assert (wire.lost, handle.id) == (1, made)
+    assert await db.fetchval("SELECT count(*) FROM scheduler.jobs") == 1
+
+
+async def test_f33_a_transaction_whose_commit_is_not_heard_of_submits_once_by_its_key(db, wire, scheduler, connect):
+    async def order():
+        connection = await connect(wire.dsn)
+        async with connection.transaction():
+            return await scheduler.submit(transfers.Transfer(dsn=""), connection=connection, idempotency_key="order-5")
+
+    wire.lose_reply_to("COMMIT")
+    with pytest.raises((ConnectionError, asyncpg.PostgresError)):
+        await order()
+
+    handle = await order()
+
+    assert wire.lost == 1
+    assert await db.fetch("SELECT id FROM scheduler.jobs") == [(handle.id,)]
 
 
 # Three cut points: killed before the commit, killed after it, and its reply lost.

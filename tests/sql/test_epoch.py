@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from .steps import claim, insert, insert_many, release, renew, start
+from .steps import claim, end, insert, insert_many, outcome, reap, release, renew, settle, start
 
 EPOCH = "SELECT epoch FROM scheduler.epoch"
 
@@ -83,6 +83,30 @@ async def test_f71_a_clock_that_is_wrong_by_years_stops_no_fence_from_growing(db
 
     assert fences == sorted(set(fences))
     assert fences[-1] < 2**63
+
+
+async def test_f71_a_clock_stepped_forward_costs_a_lease_once_and_the_old_fence_is_refused(db, clock):
+    old = await start(db)
+    await clock.advance(60)
+    assert (await reap(db))["reaped"] == [old["id"]]
+
+    (again,) = await claim(db, worker=UUID(int=2))
+
+    assert again["fence"] > old["fence"]
+    assert (await renew(db, [old]))["lost"] == (await end(db, old))["lost"] == [old["id"]]
+    assert (await reap(db))["reaped"] == []
+    assert (await settle(db, outcome(again), worker=UUID(int=2)))["lost"] == []
+
+
+async def test_f71_a_clock_stepped_back_keeps_a_lost_job_no_longer_than_the_step_and_a_lease(db, clock):
+    kept, left = await start(db), await start(db)
+    await clock.advance(-60)
+
+    assert (await renew(db, [kept]))["lost"] == []
+    await clock.advance(31)
+    assert (await reap(db))["reaped"] == [kept["id"]]  # its renewal counts by the clock as it is now
+    await clock.advance(60)
+    assert (await reap(db))["reaped"] == [left["id"]]
 
 
 async def test_a_change_of_epoch_takes_no_running_job_from_its_worker(db):

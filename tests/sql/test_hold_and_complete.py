@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
@@ -75,6 +76,31 @@ async def test_an_attempt_that_has_ended_holds_nothing(db, user, ending):
         await hold(user, job)
 
     assert refused.value.sqlstate == LOST
+
+
+@pytest.mark.parametrize("verb", [hold, complete])
+async def test_b29_a_job_that_does_not_run_is_neither_held_nor_completed_and_the_error_says_so(db, user, verb):
+    running = await start(db)
+    done, failed = [await start(db) for _ in range(2)]
+    await end(db, done), await end(db, failed, "failed", retryable=False)
+    ids = [
+        await insert(db),
+        await insert(db, run_at=datetime(9000, 1, 1, tzinfo=UTC)),
+        await insert(db, depends_on=[running["id"]]),
+        done["id"],
+        failed["id"],
+        running["id"],
+        4711,
+    ]
+    before = await db.fetch("SELECT * FROM scheduler.jobs ORDER BY id")
+
+    for job_id in ids:
+        fence = done["fence"] if job_id != running["id"] else running["fence"] + 1
+        with pytest.raises(asyncpg.PostgresError, match=f"job {job_id} no longer owns the job") as refused:
+            await verb(user, {"id": job_id, "fence": fence})
+        assert refused.value.sqlstate == LOST
+
+    assert await db.fetch("SELECT * FROM scheduler.jobs ORDER BY id") == before
 
 
 async def test_nobody_takes_a_job_from_a_transaction_that_holds_it(db, clock, user):
