@@ -111,6 +111,8 @@ def _sqlalchemy_begins(given: Any) -> tuple[bool, Callable[[], Any]]:  # noqa: A
 
 
 def _django_begins(connection: Any) -> tuple[bool, Callable[[], Any]]:  # noqa: ANN401
+    if connection != sys.modules["django.db"].connections[connection.alias]:  # atomic() would begin on that one
+        raise _refused(connection, "this one is a copy: use django.db.connection, or connections[alias]")
     return connection.in_atomic_block, partial(sys.modules["django.db.transaction"].atomic, connection.alias)
 
 

@@ -96,19 +96,16 @@ class Context:
     def transaction(self, connection: object) -> Transaction:
         """Make a transaction part of this attempt: `async with`, or `with` where the connection blocks.
 
-        It is begun on the connection, and committed at the end of the block; where one is open already the block is a
-        savepoint in it, and whoever began it commits. As long as it is open nobody can take the job away.
-        Raises LeaseLost when somebody has done so: then the whole transaction rolls back. InvalidJob for what is no
-        connection, or not of this kind of block.
+        The block begins and commits it; in an open one it is a savepoint, and whoever began that commits. Until it ends
+        nobody can take the job away. Raises LeaseLost when somebody has: the whole transaction rolls back. InvalidJob.
         """
         return self._made(connection)
 
     def complete(self, connection: object, result: Any = None) -> Awaitable[None]:  # noqa: ANN401 - any JSON
         """Complete the job in the open transaction of a connection; await it, unless the connection blocks.
 
-        What the transaction writes and the end of the job become true together, or neither does. Do it last, and let
-        the transaction commit before the handler returns: what the handler returns counts no more, and when the
-        transaction has not committed the attempt fails (NotCommitted).
+        What it writes and the end of the job become true together, or neither does. Do it last: what the handler
+        returns counts no more, and unless the transaction commits before that the attempt fails (NotCommitted).
         Raises LeaseLost as `transaction` does; InvalidJob for a result that is no JSON or over 64 kB.
         """
         return self._made(connection).complete(result)

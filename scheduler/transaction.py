@@ -1,12 +1,12 @@
 """A handler's own transaction: it is written by an attempt that owns its job when it commits, or not at all.
 
-What a context offers is made here, on a connection of the handler's; the worker hands it to the context, which knows no
-store. A connection that blocks is used in place, in the handler's thread.
+The worker hands this to the context, which knows no store. A connection that blocks is used in place.
 """
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scheduler.borrowed import Borrowed, in_place
@@ -17,7 +17,6 @@ from scheduler.submission import Json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Generator
-    from types import TracebackType
 
     from scheduler.context import Context
 
@@ -34,19 +33,17 @@ class Transaction:
     @asynccontextmanager
     async def _held(self) -> AsyncIterator[None]:
         joined, begin = self._borrowed.transaction()
+        hold = partial(self._verbs.hold, self._context.job_id, self._context.fence)
         async with AsyncExitStack() as stack:
             if joined:  # before the savepoint: refused here, the whole transaction is, whoever catches the error
-                await self._hold()
+                await hold()
             if self._borrowed.blocking:
                 stack.enter_context(begin())
             else:
                 await stack.enter_async_context(begin())
             if not joined:
-                await self._hold()
+                await hold()
             yield
-
-    async def _hold(self) -> None:
-        await self._verbs.hold(self._context.job_id, self._context.fence)
 
     def complete(self, result: Any) -> Awaitable[None]:  # noqa: ANN401 - any JSON
         """Complete the job in the open transaction; on a connection that blocks it has been done on return."""
@@ -63,20 +60,16 @@ class Transaction:
             raise InvalidJob("connection", "belongs to an event loop: write `async with ctx.transaction(connection)`")
         in_place(self._block.__aenter__())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return in_place(self._block.__aexit__(kind, error, trace))
+    def __exit__(self, *error: Any) -> bool | None:  # noqa: ANN401, PYI036 - type, value and traceback
+        return in_place(self._block.__aexit__(*error))
 
     async def __aenter__(self) -> None:
         if self._borrowed.blocking:
             raise InvalidJob("connection", "blocks: write `with ctx.transaction(connection)`, best in a BlockingJob")
         await self._block.__aenter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._block.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> bool | None:  # noqa: ANN401, PYI036 - as above
+        return await self._block.__aexit__(*error)
 
 
 class _Done:

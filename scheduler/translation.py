@@ -55,11 +55,7 @@ def translated(*, own: bool = True) -> Iterator[None]:
 def _words(error: Exception, *, own: bool) -> SchedulerError | None:
     said = _from_server(error)
     state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or _fact(said, "sqlstate")
-    return _lost(said) if state == _LEASE_LOST else _by_state(error, said, state, own=own)
-
-
-def _by_state(error: Exception, said: Any, state: str, *, own: bool) -> SchedulerError | None:  # noqa: ANN401
-    if state.startswith(("22", "23", "54")):
+    if state.startswith(("22", "23", "54", _LEASE_LOST)):
         return _refused(said, state)
     if state == _NO_PRIVILEGE:
         words = (
@@ -75,11 +71,6 @@ def _by_state(error: Exception, said: Any, state: str, *, own: bool) -> Schedule
             f"PostgreSQL cannot be reached: {error or type(error).__name__}{_way_out(error, state)}"
         )
     return None
-
-
-def _lost(said: Any) -> LeaseLost:  # noqa: ANN401
-    attempt, job_id = map(int, re.findall(r"\d+", _fact(said, "message", "primary")))
-    return LeaseLost(job_id, attempt)
 
 
 def _way_out(error: Exception, state: str) -> str:
@@ -109,10 +100,12 @@ def _index(said: Any) -> int | None:  # noqa: ANN401
     return int(place) if place.isdigit() and detail == f"jobs[{place}]" else None
 
 
-def _refused(said: Any, state: str) -> InvalidJob:  # noqa: ANN401
+def _refused(said: Any, state: str) -> InvalidJob | LeaseLost:  # noqa: ANN401
     """Name field and rule: a trigger gives the column and the words, the name of a constraint says both."""
     message, column, hint = _fact(said, "message", "primary"), _fact(said, "column_name"), _fact(said, "hint")
     message = message or str(said)  # of the driver itself
+    if state == _LEASE_LOST:  # attempt 1 of job 2 ...
+        return LeaseLost(*map(int, reversed(re.findall(r"\d+", message))))
     if not state.startswith("23"):
         return InvalidJob("job", f"cannot be stored by PostgreSQL: {message}", _index(said))
     if column and hint:

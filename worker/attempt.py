@@ -27,10 +27,7 @@ def now() -> float:
 
 
 NOT_COMMITTED = "NotCommitted"
-_NOT_COMMITTED = (
-    "the handler called complete(), and its transaction has not committed: await complete(), and let the transaction"
-    " commit before the handler returns"
-)
+_WHY_NOT = "complete() was called and has not committed: await it, and let its transaction commit before you return"
 NO_RESULT = msgspec.Raw(b"null")
 
 
@@ -95,11 +92,11 @@ class Leases(dict[int, Attempt]):
 def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - whatever the handler returned
     """Describe the return of a handler; a result that cannot be stored fails the attempt for good.
 
-    Once complete() has been called, only its transaction can complete the job: the failure counts if that has not
-    committed, and changes nothing if it has. The settlement `completed` might count where a failover has lost it.
+    Once complete() has been called only its transaction completes the job: a failure changes nothing if that has
+    committed; the settlement `completed` might count where a failover has lost it.
     """
     if attempt.context.completing:
-        return failure(attempt, NOT_COMMITTED, _NOT_COMMITTED)
+        return failure(attempt, NOT_COMMITTED, _WHY_NOT)
     try:
         encoded = encode_result(value)
     except InvalidJob as error:

@@ -225,6 +225,15 @@ async def test_what_a_blocking_connection_has_completed_may_be_awaited_all_the_s
     assert await ending(db, job) == ("COMPLETED", 1)
 
 
+async def test_a_copy_of_a_django_connection_is_refused_as_django_would_begin_on_the_original(dsn, sync_scheduler, job):
+    async with callers.BLOCKING["Django"](dsn, None, sync_scheduler) as caller:
+        await caller.rollback()
+        copy = await caller.do(caller.connection.copy)
+
+        with pytest.raises(InvalidJob, match=r"this one is a copy: use django.db.connection, or connections\[alias\]"):
+            await caller.do(job.transaction(copy).__enter__)
+
+
 @pytest.mark.parametrize("step", ["transaction", "complete"])
 async def test_what_is_no_connection_is_refused(dsn, job, step):
     with pytest.raises(InvalidJob, match="take a connection from a pool or an engine"):

@@ -69,7 +69,7 @@ async def test_a_complete_that_nobody_awaited_does_not_count_as_completion(db, d
 
     (failed,) = await attempts(db, job["id"])
     assert (failed["outcome"], failed["error_type"], job["attempt"]) == ("failed", "NotCommitted", 2)
-    assert "await complete(), and let the transaction commit before the handler returns" in failed["error"]
+    assert "await it, and let its transaction commit before you return" in failed["error"]
 
 
 @pytest.mark.parametrize(
