@@ -1,12 +1,22 @@
 """What a handler sees of its attempt.
 
-A context knows no worker and no store: the worker fills it, and sends it over a process boundary as JSON.
+A context knows no worker and no store: the worker fills it, gives it the class that makes transactions, and sends it
+over a process boundary as JSON.
 """
 
+from __future__ import annotations
+
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from scheduler.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from scheduler.transaction import Transaction
 
 _decode_metadata = msgspec.json.Decoder(dict[str, Any]).decode
 _one_event = threading.Lock()  # shared: held only while an event is made, once per job at most
@@ -17,12 +27,13 @@ class Context:
 
     `fence` only grows from attempt to attempt: hand it to outside resources that can refuse older ones.
     `worker_id` names the process that claimed the job; `timeout` is in seconds; `failures` counts the attempts
-    that failed before this one. `metadata` may be given as the JSON text of the row.
+    that failed before this one. `completing`: `complete` has been called. `metadata` may be given as the JSON text of
+    the row. `transactions`: what makes them, in a worker.
     """
 
     __slots__ = (
-        "_cancelled", "_key", "_metadata",
-        "attempt", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
+        "_cancelled", "_key", "_metadata", "_transactions",
+        "attempt", "completing", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
         "worker_id",
     )  # fmt: skip
 
@@ -40,6 +51,7 @@ class Context:
         idempotency_key: str | None = None,
         metadata: str | dict[str, Any] = "{}",
         worker_id: str = "",
+        transactions: type[Transaction] | None = None,
     ) -> None:
         self.job_id = job_id
         self.kind = kind
@@ -52,6 +64,8 @@ class Context:
         self.worker_id = worker_id
         self._key = idempotency_key
         self._metadata = metadata
+        self._transactions = transactions
+        self.completing = False
         self._cancelled: threading.Event | None = None
 
     @property
@@ -79,9 +93,31 @@ class Context:
         """Ask the attempt to stop; safe from any thread, and before the handler looked."""
         self.cancelled.set()
 
+    def transaction(self, connection: object) -> Transaction:
+        """Make a transaction part of this attempt: `async with`, or `with` where the connection blocks.
+
+        The block begins and commits it; in an open one it is a savepoint, and whoever began that commits. Until it ends
+        nobody can take the job away. Raises LeaseLost when somebody has: the whole transaction rolls back. InvalidJob.
+        """
+        return self._made(connection)
+
+    def complete(self, connection: object, result: Any = None) -> Awaitable[None]:  # noqa: ANN401 - any JSON
+        """Complete the job in the open transaction of a connection; await it, unless the connection blocks.
+
+        What it writes and the end of the job become true together, or neither does. Do it last: what the handler
+        returns counts no more, and unless the transaction commits before that the attempt fails (NotCommitted).
+        Raises LeaseLost as `transaction` does; InvalidJob for a result that is no JSON or over 64 kB.
+        """
+        return self._made(connection).complete(result)
+
+    def _made(self, connection: object) -> Transaction:
+        if self._transactions is None:
+            raise SchedulerError("this context belongs to no worker: give it transactions=, or run the job on a worker")
+        return self._transactions(self, connection)
+
     def to_wire(self) -> dict[str, Any]:
         """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
-        shown = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
+        shown = {name: getattr(self, name) for name in self.__slots__ if name[0] != "_" and name != "completing"}
         return {**shown, "idempotency_key": self._key, "metadata": self._metadata}
 
     def __repr__(self) -> str:

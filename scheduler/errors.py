@@ -116,7 +116,7 @@ class ResultTimeout(SchedulerError, TimeoutError):  # noqa: N818 - reads as what
 
 
 class LeaseLost(SchedulerError):  # noqa: N818 - reads as what happened
-    """The job was claimed again, or ended, while this attempt was running."""
+    """The job was claimed again, or ended, while this attempt was running; nothing of its transaction is kept."""
 
     def __init__(self, job_id: int, attempt: int) -> None:
         super().__init__(job_id, attempt)
@@ -124,7 +124,7 @@ class LeaseLost(SchedulerError):  # noqa: N818 - reads as what happened
         self.attempt = attempt
 
     def __str__(self) -> str:
-        return f"attempt {self.attempt} of job {self.job_id} no longer owns the job"
+        return f"attempt {self.attempt} of job {self.job_id} no longer owns the job: let the handler end"
 
 
 class NonRetryableError(Exception):

@@ -183,6 +183,12 @@ class Store:
     async def release(self, worker: UUID, ids: Sequence[int], fences: Sequence[int]) -> Missed:
         return _read(Missed, await self._value("SELECT scheduler.release($1, $2, $3)", worker, ids, fences))
 
+    async def hold(self, job_id: int, fence: int) -> None:
+        await self._value("SELECT scheduler.hold($1, $2)", job_id, fence)
+
+    async def complete(self, job_id: int, fence: int, result: str) -> None:
+        await self._value("SELECT scheduler.complete($1, $2, $3)", job_id, fence, result)
+
     async def resolve(self, parents: Sequence[int] | None, limit: int) -> Resolved:
         return _read(Resolved, await self._value("SELECT scheduler.resolve($1, $2)", parents, limit))
 

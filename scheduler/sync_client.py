@@ -16,7 +16,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
-from scheduler.borrowed import Borrowed
+from scheduler.borrowed import Borrowed, in_place
 from scheduler.client import Scheduler
 from scheduler.errors import DatabaseUnavailable, InvalidJob, SchedulerError
 from scheduler.settings import dsn_from
@@ -128,7 +128,7 @@ class SyncScheduler:
         if connection is not None:
             if not Borrowed(connection).blocking:
                 raise InvalidJob("connection", "belongs to an event loop: use the Scheduler and `await` it there")
-            return _in_place(work(Scheduler(self._dsn)))
+            return in_place(work(Scheduler(self._dsn)))
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - public, for those who write event loops
             raise SchedulerError(
                 "SyncScheduler would block the event loop of this thread: use `async with Scheduler.connect()`,"
@@ -168,12 +168,3 @@ class SyncScheduler:
             if begun.done():
                 raise
             begun.set_exception(error)
-
-
-def _in_place(work: Coroutine[Any, Any, T]) -> T:
-    """Run what never waits, as it blocks instead."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]  # the result of the coroutine
-    raise AssertionError("a connection that blocks has waited")

@@ -6,17 +6,26 @@ What went wrong with a connection of the scheduler's own is a DatabaseUnavailabl
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from scheduler.errors import ConfigurationError, DatabaseUnavailable, InvalidJob, SchedulerError, SchemaMismatch
+from scheduler.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    InvalidJob,
+    LeaseLost,
+    SchedulerError,
+    SchemaMismatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NO_SCHEMA = {"3F000", "42P01", "42883"}
+_LEASE_LOST = "LW001"
 _NO_PRIVILEGE = "42501"
 _BAD_SETTING = "42704"
 # Lost or starting connections, too many of them, a standby; no such database, no such user.
@@ -45,8 +54,8 @@ def translated(*, own: bool = True) -> Iterator[None]:
 
 def _words(error: Exception, *, own: bool) -> SchedulerError | None:
     said = _from_server(error)
-    state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or ""
-    if state.startswith(("22", "23", "54")):
+    state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or _fact(said, "sqlstate")
+    if state.startswith(("22", "23", "54", _LEASE_LOST)):
         return _refused(said, state)
     if state == _NO_PRIVILEGE:
         words = (
@@ -91,10 +100,12 @@ def _index(said: Any) -> int | None:  # noqa: ANN401
     return int(place) if place.isdigit() and detail == f"jobs[{place}]" else None
 
 
-def _refused(said: Any, state: str) -> InvalidJob:  # noqa: ANN401
+def _refused(said: Any, state: str) -> InvalidJob | LeaseLost:  # noqa: ANN401
     """Name field and rule: a trigger gives the column and the words, the name of a constraint says both."""
     message, column, hint = _fact(said, "message", "primary"), _fact(said, "column_name"), _fact(said, "hint")
     message = message or str(said)  # of the driver itself
+    if state == _LEASE_LOST:  # attempt 1 of job 2 ...
+        return LeaseLost(*map(int, reversed(re.findall(r"\d+", message))))
     if not state.startswith("23"):
         return InvalidJob("job", f"cannot be stored by PostgreSQL: {message}", _index(said))
     if column and hint:

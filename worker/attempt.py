@@ -26,6 +26,8 @@ def now() -> float:
     return time.clock_gettime(_SUSPEND_AWARE)
 
 
+NOT_COMMITTED = "NotCommitted"
+_WHY_NOT = "complete() was called and has not committed: await it, and let its transaction commit before you return"
 NO_RESULT = msgspec.Raw(b"null")
 
 
@@ -88,7 +90,13 @@ class Leases(dict[int, Attempt]):
 
 
 def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - whatever the handler returned
-    """Describe the return of a handler; a result that cannot be stored fails the attempt for good."""
+    """Describe the return of a handler; a result that cannot be stored fails the attempt for good.
+
+    Once complete() has been called only its transaction completes the job: a failure changes nothing if that has
+    committed; the settlement `completed` might count where a failover has lost it.
+    """
+    if attempt.context.completing:
+        return failure(attempt, NOT_COMMITTED, _WHY_NOT)
     try:
         encoded = encode_result(value)
     except InvalidJob as error:

@@ -22,6 +22,7 @@ from scheduler.error_text import describe_exception
 from scheduler.errors import InvalidJob
 from scheduler.job import KINDS
 from scheduler.payload import decode_payload
+from scheduler.transaction import Transaction
 from worker.attempt import Attempt, Settlement, failure, raised, returned
 
 _PR_SET_PDEATHSIG = 1
@@ -56,7 +57,7 @@ def die_with(parent: int, lifeline: int) -> None:
 
 def run(order: Order) -> Settlement:
     """Run one job to its end, whatever its handler does short of killing the process."""
-    context = Context(**order.context)
+    context = Context(**order.context, transactions=Transaction)
     attempt = Attempt(context, order.payload, None, 0.0)
     try:
         kind = KINDS.get(context.kind)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from scheduler.context import Context
 from scheduler.errors import InvalidJob
 from scheduler.payload import decode_payload
+from scheduler.transaction import Transaction
 from worker.attempt import Attempt, Leases, Settlement, Verdict, decided, failure, now, raised
 from worker.loops import happens
 
@@ -66,6 +67,7 @@ class Running:
             job_id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], attempt=row["attempt"],
             failures=row["failures"], fence=row["fence"], timeout=row["timeout"],
             idempotency_key=row["idempotency_key"], metadata=row["metadata"] or "{}", worker_id=self._worker,
+            transactions=Transaction,
         )  # fmt: skip
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
@@ -103,7 +105,8 @@ class Running:
         """Stop attempts whose lease is gone, without a word to the database."""
         for attempt in attempts:
             if attempt.open and attempt.verdict != "lost":
-                log.warning("job %s: its lease is lost, attempt %s is stopped", attempt.id, attempt.context.attempt)
+                if not attempt.context.completing:  # else it is lost to its own completion, as a rule
+                    log.warning("job %s: its lease is lost, attempt %s is stopped", attempt.id, attempt.context.attempt)
                 self.stop(attempt, "lost")
 
     def cancel(self, attempts: list[Attempt]) -> None:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from scheduler.errors import InvalidJob
-from worker.attempt import failure
+from worker.attempt import NOT_COMMITTED, failure
 from worker.loops import FOREVER
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ class Settler:
         del self._outbox[: len(group)]
         self._outbox += [(attempt, settlement) for attempt, settlement in group if attempt.id in busy]
         self._alone = max(self._alone - 1, 0)
+        for attempt, settlement in group if answer.became else ():
+            if answer.became.get(attempt.id) == "COMPLETED" and settlement.error_type not in {None, NOT_COMMITTED}:
+                words = "job %s had completed in a transaction of its handler; what came after is not recorded: %s"
+                log.warning(words, attempt.id, settlement.error_type)
         if any(settlement.outcome != "completed" for _, settlement in group):
             self._delayed()  # a retry or a snooze has a due time that only the database knows
         return len(busy)

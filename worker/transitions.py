@@ -85,12 +85,14 @@ def _ended(leases: Leases, answer: Missed, sent: Iterable[Settlement], usual: St
         attempt = leases.get(end.id)
         if end.id in missed or attempt is None or attempt.fence != end.fence:
             continue
-        status, outcome, error_type = answer.became.get(end.id, usual), end.outcome, end.error_type
-        if outcome == "completed" and status != Status.COMPLETED:  # the database writes numbers out
+        status, outcome, error_type, error = answer.became.get(end.id, usual), end.outcome, end.error_type, end.error
+        if status == Status.COMPLETED:  # whatever was sent: the handler's own transaction may have done it before
+            outcome, error_type, error = "completed", None, None
+        elif outcome == "completed":  # the database writes numbers out
             outcome, error_type = "failed", "ResultTooLarge"
         yield {
             "job_id": end.id, "to_status": status, "outcome": outcome, "duration": attempt.duration,
-            "error_type": error_type, "error": end.error,
+            "error_type": error_type, "error": error,
             **{name: getattr(attempt.context, name) for name in OF_THE_JOB},
         }  # fmt: skip
 

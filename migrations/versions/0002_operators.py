@@ -57,9 +57,23 @@ COMMENT ON TABLE scheduler.kept IS 'Jobs that retention had to keep for the sake
 CREATE INDEX idempotency_keys_expires_at ON scheduler.idempotency_keys (expires_at, job_id);
 """
 
+EPOCH = """
+-- Whose fences these are is known before the first claim: a standby that is promoted without it counts as another server.
+-- What a managed service does not tell stays unknown.
+DO $$
+BEGIN
+  UPDATE scheduler.epoch SET timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8),
+    system_identifier = (SELECT c.system_identifier FROM pg_control_system() c)
+  WHERE timeline IS NULL AND system_identifier IS NULL;
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function THEN
+  NULL;
+END $$;
+"""
+
 
 def upgrade() -> None:
     script = op.get_context().opts["script"]
+    script(EPOCH)
     script(COLUMNS)
     script(RETENTION)
 

@@ -1,8 +1,10 @@
 -- complete(id, fence, result): record in the caller's transaction that the job completed. What the transaction writes and
 -- the end of the job become true together, or neither does: exactly once, whatever is lost afterwards.
 -- Refuses the whole transaction when the attempt no longer owns the job (SQLSTATE LW001), and a result over 64 kB.
--- Once it has committed call resolve(ARRAY[id]), and do not settle the attempt: should a failover lose this transaction, the
--- claim may still stand on the new primary, and a settlement would complete the job there without what was written.
+-- From this call on the attempt never settles 'completed': should a failover lose the transaction, the claim may still stand
+-- on the new primary, and such a settlement would complete the job there without what was written. However the attempt ends,
+-- committed or not or not known, settle it as failed (or what it is), error_type NotCommitted say. If the transaction has
+-- committed that changes nothing: became is COMPLETED, and parents name it for resolve. While it is open the answer is busy.
 -- Locks FOR UPDATE, and waits for whoever holds the row; a transaction completes one job, after hold().
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.complete(p_id bigint, p_fence bigint, p_result jsonb DEFAULT NULL) RETURNS void

@@ -4,7 +4,8 @@
 -- Returns {"lost": [ids], "busy": [ids], "parents": [ids], "became": {id: status}}. lost: the claim is another's, nothing was
 -- changed. busy: somebody holds the row; send the outcome again soon, and go on renewing. parents: call resolve() with them.
 -- became: the status of what did not simply become COMPLETED.
--- Fenced. An outcome sent again after its reply was lost is not reported lost when it is what stands recorded.
+-- Fenced. An outcome sent again after its reply was lost is not reported lost when it is what stands recorded; nor is any
+-- outcome of an attempt that completed in a transaction of its own (see complete): it changes nothing, and became COMPLETED.
 -- Locks FOR UPDATE SKIP LOCKED, ids ascending. worker_id is set exactly while RUNNING, so the guard does not name the status:
 -- naming it lets the planner walk all RUNNING jobs instead of looking the ids up (100 x 100 comparisons a call). A delay
 -- given by the handler is only ever stretched by jitter.
@@ -133,7 +134,7 @@ BEGIN
 END $$;
 
 -- Of the lost outcomes those that an earlier, unanswered call has recorded as they are, and the status that it gave: DELAYED
--- unless the job has ended with this very claim.
+-- unless the job has ended with this very claim; and those of attempts that have completed, by such a call or by complete().
 CREATE OR REPLACE FUNCTION scheduler.recorded(p_worker uuid, p_outcomes jsonb, p_lost jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -142,7 +143,7 @@ BEGIN
     FROM jsonb_to_recordset(p_outcomes) AS s(id bigint, fence bigint, outcome text)
     LEFT JOIN scheduler.jobs_finished f ON f.id = s.id AND f.fence = s.fence
     WHERE p_lost @> to_jsonb(s.id) AND (
-      f.status = 'COMPLETED' AND s.outcome = 'completed'
+      f.status = 'COMPLETED'
       OR EXISTS (SELECT FROM scheduler.attempts a WHERE a.job_id = s.id AND a.worker_id = p_worker
         AND a.attempt = (s.fence & 4294967295)::int AND (a.outcome = s.outcome OR a.error_type = 'ResultTooLarge'))));
 END $$;

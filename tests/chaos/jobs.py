@@ -1,7 +1,6 @@
 """The jobs of a campaign. Each notes in a file that it began and finished, and returns or raises its fence."""
 
 import asyncio
-import json
 import os
 import time
 from datetime import timedelta
@@ -84,9 +83,8 @@ class Fragile(Waits, retry=FRAGILE):
 class Transfers(AsyncJob, retry=STUBBORN):
     """Completes in the transaction in which it writes, so that it writes exactly once.
 
-    It must not report success to its worker: should a promotion lose the transaction, the claim may still stand on
-    the new primary, and a settlement would complete the job there, without what it wrote. So it raises: refused where
-    the transaction is known, and a failure to be tried again where it is not.
+    What it returns must not count: should a promotion lose the transaction, the claim may still stand on the new
+    primary, and a settlement would complete the job there, without what it wrote.
     """
 
     token: int
@@ -96,16 +94,13 @@ class Transfers(AsyncJob, retry=STUBBORN):
         note("began", ctx)
         connection = await asyncpg.connect(os.environ["SCHEDULER_DSN"], timeout=5, command_timeout=5)
         try:
-            async with connection.transaction():
-                await connection.execute("SELECT scheduler.hold($1, $2)", ctx.job_id, ctx.fence)
+            async with ctx.transaction(connection):
                 await connection.execute("INSERT INTO chaos.effects VALUES ($1, $2)", ctx.job_id, ctx.fence)
                 await asyncio.sleep(self.seconds)
                 note("finished", ctx)
-                result = json.dumps({"fence": ctx.fence})
-                await connection.execute("SELECT scheduler.complete($1, $2, $3)", ctx.job_id, ctx.fence, result)
+                await ctx.complete(connection, {"fence": ctx.fence})
         finally:
             connection.terminate()
-        raise RuntimeError(f"completed by its own transaction, fence={ctx.fence}")
 
 
 class Overruns(AsyncJob, retry=TWICE, timeout=timedelta(milliseconds=300)):

@@ -132,9 +132,21 @@ async def test_an_outcome_sent_again_after_the_next_attempt_began_is_not_lost(db
 
 async def test_another_outcome_than_the_recorded_one_is_lost(db):
     job = await start(db)
-    await end(db, job)
+    await end(db, job, "failed")
 
-    assert (await end(db, job, "failed"))["lost"] == [job["id"]]
+    assert (await end(db, job))["lost"] == [job["id"]]
+
+
+@pytest.mark.parametrize("ending", ["failed", "timed_out", "cancelled", "snoozed"])
+async def test_of_an_attempt_that_has_completed_no_other_outcome_counts_and_none_is_lost(db, ending):
+    job = await start(db)
+    await end(db, job)
+    before = await everything(db)
+
+    answer = await end(db, job, ending, delay=1)
+
+    assert (answer["lost"], answer["busy"], answer["became"]) == ([], [], {str(job["id"]): "COMPLETED"})
+    assert await everything(db) == before
 
 
 async def test_a_result_too_large_sent_again_is_not_lost(db):

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
 import pytest
 
 from .steps import (
+    attempts,
     cancel,
     claim,
     complete,
@@ -76,6 +78,31 @@ async def test_an_attempt_that_has_ended_holds_nothing(db, user, ending):
     assert refused.value.sqlstate == LOST
 
 
+@pytest.mark.parametrize("verb", [hold, complete])
+async def test_b29_a_job_that_does_not_run_is_neither_held_nor_completed_and_the_error_says_so(db, user, verb):
+    running = await start(db)
+    done, failed = [await start(db) for _ in range(2)]
+    await end(db, done), await end(db, failed, "failed", retryable=False)
+    ids = [
+        await insert(db),
+        await insert(db, run_at=datetime(9000, 1, 1, tzinfo=UTC)),
+        await insert(db, depends_on=[running["id"]]),
+        done["id"],
+        failed["id"],
+        running["id"],
+        4711,
+    ]
+    before = await db.fetch("SELECT * FROM scheduler.jobs ORDER BY id")
+
+    for job_id in ids:
+        fence = done["fence"] if job_id != running["id"] else running["fence"] + 1
+        with pytest.raises(asyncpg.PostgresError, match=f"job {job_id} no longer owns the job") as refused:
+            await verb(user, {"id": job_id, "fence": fence})
+        assert refused.value.sqlstate == LOST
+
+    assert await db.fetch("SELECT * FROM scheduler.jobs ORDER BY id") == before
+
+
 async def test_nobody_takes_a_job_from_a_transaction_that_holds_it(db, clock, user):
     job = await start(db)
     async with user.transaction():
@@ -130,26 +157,50 @@ async def test_a_transaction_that_rolls_back_completes_nothing(db, user):
     assert await status(db, job["id"]) == "FAILED"
 
 
-async def test_settling_a_job_that_completed_in_a_transaction_is_recorded_and_names_its_children(db, user):
+NOT_COMMITTED = {"error_type": "NotCommitted"}
+
+
+@pytest.mark.parametrize("ending", ["failed", "timed_out", "cancelled", "snoozed", "completed"])
+async def test_however_the_attempt_ends_after_its_transaction_the_job_is_completed_and_its_children_are_named(
+    db, user, ending
+):
     job = await start(db)
     child = await insert(db, depends_on=[job["id"]])
     await complete(user, job, 1)
 
-    answer = await settle(db, outcome(job, result=1))
+    answer = await settle(db, outcome(job, ending))
 
     assert (answer["lost"], answer["busy"], answer["parents"]) == ([], [], [job["id"]])
+    assert answer["became"] == {str(job["id"]): "COMPLETED"}
     await resolve_all(db, answer["parents"])
-    assert await status(db, child) == "PENDING"
-    assert (await settle(db, outcome(job, result=1)))["parents"] == []
+    assert (await status(db, child), await status(db, job["id"])) == ("PENDING", "COMPLETED")
+    assert json.loads((await row(db, job["id"]))["result"]) == 1
+    assert await attempts(db, job["id"]) == []
+    assert (await settle(db, outcome(job, ending)))["parents"] == []
 
 
-async def test_what_is_raised_after_the_transaction_changes_nothing(db, user):
+async def test_while_the_transaction_is_open_the_end_of_the_attempt_is_undecided(db, user):
     job = await start(db)
+    async with user.transaction():
+        await complete(user, job)
+        assert (await settle(db, outcome(job, "failed", **NOT_COMMITTED)))["busy"] == [job["id"]]
+
+    answer = await settle(db, outcome(job, "failed", **NOT_COMMITTED))
+
+    assert answer["became"] == {str(job["id"]): "COMPLETED"}
+
+
+async def test_an_attempt_whose_transaction_rolled_back_fails_as_it_says(db, user):
+    job = await start(db)
+    transaction = user.transaction()
+    await transaction.start()
     await complete(user, job)
+    await transaction.rollback()
 
-    assert (await end(db, job, "failed"))["lost"] == [job["id"]]
+    answer = await settle(db, outcome(job, "failed", **NOT_COMMITTED))
 
-    assert await status(db, job["id"]) == "COMPLETED"
+    assert answer["became"] == {str(job["id"]): "DELAYED"}
+    assert (await attempts(db, job["id"]))[0]["error_type"] == "NotCommitted"
 
 
 async def test_a_job_completes_once_in_one_transaction(db, user):

@@ -54,7 +54,7 @@ async def test_jobs_claimed_by_a_lost_reply_are_fetched_by_their_own_executor(db
 
 
 @pytest.mark.parametrize(("ending", "status"), [("completes", "COMPLETED"), ("fails", "FAILED")])
-async def test_a_lost_reply_to_settle_does_not_run_the_job_twice(db, wire, work_by_wire, caplog, ending, status):
+async def test_f34_a_lost_reply_to_settle_does_not_run_the_job_twice(db, wire, work_by_wire, caplog, ending, status):
     await work_by_wire()
     kind, payload = ("Echo", {"value": 1}) if ending == "completes" else ("Act", {"action": "plain"})
 

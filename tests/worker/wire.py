@@ -118,7 +118,7 @@ class _Connection:
         self._statements = {}
 
     def verb(self, message):
-        """Return the verb that a message executes, `?` for another statement, None for another message."""
+        """Return the verb that a message executes, or COMMIT, `?` for another statement, None for another message."""
         kind, body = message[:1], message[5:]
         if kind == b"P":  # parse: remember what the statement calls
             name, query = body.split(b"\0", 2)[:2]
@@ -127,7 +127,7 @@ class _Connection:
         elif kind == b"B":  # bind: it is about to be executed
             return self._statements.get(body.split(b"\0", 2)[1], "?")
         elif kind == b"Q":
-            return "?"
+            return "COMMIT" if body.startswith(b"COMMIT") else "?"
         return None
 
 
