@@ -89,6 +89,8 @@ class Leases(dict[int, Attempt]):
 
 def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - whatever the handler returned
     """Describe the return of a handler; a result that cannot be stored fails the attempt for good."""
+    if now() >= attempt.deadline:  # the clock decides: a blocked loop may have told nobody in time
+        return _timed_out(attempt)
     try:
         encoded = encode_result(value)
     except InvalidJob as error:
@@ -100,6 +102,8 @@ def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - what
 
 def raised(attempt: Attempt, error: BaseException) -> Settlement:
     """Describe what a handler raised. Nothing a handler raises leaves this function as an exception."""
+    if now() >= attempt.deadline:
+        return _timed_out(attempt)
     delay = getattr(error, "delay", None) if isinstance(error, Snooze | RetryAfter) else None
     if not isinstance(delay, timedelta):
         delay = None  # a subclass of theirs that never set it
@@ -123,7 +127,9 @@ def failure(attempt: Attempt, kind: str, words: str, *, retryable: bool = True) 
 
 def decided(attempt: Attempt) -> Settlement:
     """Describe the end that the worker decided by `verdict`; for a lost or released attempt nobody reads it."""
-    if attempt.verdict == "timed_out":
-        words = f"the attempt ran longer than its timeout of {attempt.context.timeout:g} s"
-        return Settlement(attempt.id, attempt.fence, "timed_out", error_type="TimedOut", error=words)
-    return Settlement(attempt.id, attempt.fence, "cancelled")
+    return _timed_out(attempt) if attempt.verdict == "timed_out" else Settlement(attempt.id, attempt.fence, "cancelled")
+
+
+def _timed_out(attempt: Attempt) -> Settlement:
+    words = f"the attempt ran longer than its timeout of {attempt.context.timeout:g} s"
+    return Settlement(attempt.id, attempt.fence, "timed_out", error_type="TimedOut", error=words)

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -71,8 +72,10 @@ def run(order: Order) -> Settlement:
 
 
 def main() -> None:
-    fd, lifeline, parent = (int(argument) for argument in sys.argv[1:4])
+    fd, lifeline, parent, memory = (int(argument) for argument in sys.argv[1:5])
     die_with(parent, lifeline)
+    if memory:  # private writable memory. RLIMIT_AS would count what is only reserved, or mapped from files, too
+        resource.setrlimit(resource.RLIMIT_DATA, (memory << 20, memory << 20))
     # What a handler forks must not keep the pipe open: the worker sees the end of this process by it.
     os.register_at_fork(after_in_child=lambda: os.close(fd))
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -80,7 +83,7 @@ def main() -> None:
         # SIG_IGN, which the programs that a handler starts would inherit.
         signal.signal(signal_number, lambda *_: None)
     with contextlib.suppress(ConnectionError):  # the worker is gone, and nobody left to read
-        serve(fd, sys.argv[4:])
+        serve(fd, sys.argv[5:])
 
 
 def serve(fd: int, modules: list[str]) -> None:

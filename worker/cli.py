@@ -45,6 +45,8 @@ _preset = functools.partial(_option, show_default=True)
 @_preset("--async", "async_slots", envvar="SCHEDULER_ASYNC", default=100, help="AsyncJobs at once.")
 @_preset("--threads", default=10, help="BlockingJobs at once.")
 @_preset("--processes", default=2, help="CpuBoundJobs at once.")
+@_preset("--child-memory", default=0, help="MB of memory for each process of CpuBoundJobs, on Linux; 0: no limit.")
+@_preset("--child-jobs", default=0, help="Jobs after which such a process is replaced; 0: no limit.")
 @_preset("--lease", default=30.0, help="Seconds without a renewal after which a job is anyone's.")
 @_preset("--grace", default=30.0, help="Seconds that running jobs get when the worker stops.")
 @_option("--on-transition", help="Functions to call with each transition of a job, separated by commas, as in"
@@ -54,7 +56,8 @@ _preset = functools.partial(_option, show_default=True)
 @click.version_option(package_name="leasework")
 def command(  # noqa: PLR0913, PLR0917 - one per option
     dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, async_slots: int, threads: int,
-    processes: int, lease: float, grace: float, on_transition: str | None, level: str,
+    processes: int, child_memory: int, child_jobs: int, lease: float, grace: float, on_transition: str | None,
+    level: str,
 ) -> None:  # fmt: skip
     """Run jobs until SIGTERM or SIGINT.
 
@@ -66,7 +69,8 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
         apps.load(app)
         settings = WorkerSettings(
             queues=tuple(name.strip() for name in (queues or "").split(",") if name.strip()),
-            async_slots=async_slots, threads=threads, processes=processes,
+            async_slots=async_slots, threads=threads, processes=processes, child_memory=child_memory,
+            child_jobs=child_jobs,
             lease=_seconds("lease", lease), grace=_seconds("grace", grace),
         )  # fmt: skip
         _warn_of_misspelt(settings.queues)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("scheduler.worker")
 
+LIST = 1.0  # seconds between looks whether the list of workers is still right
 CONNECTIONS = 4  # shared by claims, settler and duties; the keeper and the listener have their own
 
 
@@ -131,7 +132,9 @@ class Worker:
         self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
         self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
-        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, *self._claiming]
+        self._listing = Loop("list", self._list)
+        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, self._listing]
+        self._loops += self._claiming
 
     def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""
@@ -141,12 +144,16 @@ class Worker:
         makers: list[tuple[str, int, Callable[[int], Executor]]] = [
             ("async", self.settings.async_slots, lambda total: AsyncExecutor(total, self._running.ended)),
             ("thread", self.settings.threads, lambda total: ThreadExecutor(total, self._running.ended)),
-            ("process", self.settings.processes, lambda total: ProcessExecutor(total, self._running.ended, modules)),
+            ("process", self.settings.processes, self._process_executor(modules)),
         ]
         for name, total, make in makers:
             if total and by_executor[name]:
                 self.executors.append(make(total))
                 yield self.executors[-1], by_executor[name]
+
+    def _process_executor(self, modules: list[str]) -> Callable[[int], Executor]:
+        limits = self.settings.child_memory, self.settings.child_jobs
+        return lambda total: ProcessExecutor(total, self._running.ended, modules, *limits)
 
     def _claimer(self, executor: Executor, kinds: list[str]) -> Claimer:
         return Claimer(
@@ -164,7 +171,14 @@ class Worker:
                 ", ".join(declared.superseded),
             )
 
-    async def _register(self, *, draining: bool = False) -> None:
+    async def _list(self) -> float:
+        """Correct the list of workers when a handler was abandoned, or came back after all."""
+        if self._abandoned != sum(len(executor.abandoned) for executor in self.executors):
+            await self._register()
+        return LIST
+
+    async def _register(self) -> None:
+        abandoned = sum(len(executor.abandoned) for executor in self.executors)
         facts = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -173,9 +187,11 @@ class Worker:
             "kinds": sorted(self._kinds),
             "slots": {executor.name: executor.slots.total for executor in self.executors},
             "channel": self._channel,
-            "draining": draining,
+            "draining": self._stopping is not None,
+            "abandoned": abandoned,
         }
         await self._store.register(self.id, facts)
+        self._abandoned = abandoned
 
     # Pokes.
 
@@ -218,9 +234,10 @@ class Worker:
         for claimer, loop in zip(self._claimers, self._claiming, strict=True):
             claimer.stop()
             loop.stop()
+        self._listing.stop()
         # A claim under way is started if its answer comes soon; if not, its jobs come back when their lease lapses.
-        await self._steps.take(asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim")))
-        await self._steps.take(self._register(draining=True))
+        await self._steps.take(asyncio.gather(*(task for task in self._tasks if task.get_name() in {"claim", "list"})))
+        await self._steps.take(self._register())
         drained = await self._running.wait(grace_ends - now())
         if not drained:
             self._running.release_all()

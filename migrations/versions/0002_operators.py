@@ -57,15 +57,25 @@ COMMENT ON TABLE scheduler.kept IS 'Jobs that retention had to keep for the sake
 CREATE INDEX idempotency_keys_expires_at ON scheduler.idempotency_keys (expires_at, job_id);
 """
 
+CRASHES = """
+-- claim: the few jobs that one more lost worker would end.
+CREATE INDEX jobs_last_chance ON scheduler.jobs_active (id) WHERE crashes > 0 AND crashes >= max_crashes;
+ALTER TABLE scheduler.workers ADD COLUMN abandoned int NOT NULL DEFAULT 0;
+COMMENT ON COLUMN scheduler.workers.abandoned IS 'Handlers that it could not stop, and that go on although their attempts have ended.';
+"""
+
 
 def upgrade() -> None:
     script = op.get_context().opts["script"]
     script(COLUMNS)
     script(RETENTION)
+    script(CRASHES)
 
 
 # No job is touched; what is paused goes on.
 DOWN = """
+DROP INDEX scheduler.jobs_last_chance;
+ALTER TABLE scheduler.workers DROP COLUMN abandoned;
 DROP INDEX scheduler.idempotency_keys_expires_at;
 DROP TABLE scheduler.kept, scheduler.retention;
 ALTER TABLE scheduler.queues
