@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import functools
 import gc
@@ -24,7 +25,7 @@ from scheduler.settings import WorkerSettings
 from worker.runner import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from worker.transitions import Callback
 
@@ -136,12 +137,21 @@ async def _serve(worker: Worker) -> None:
 
 
 def _loop(main: Coroutine[None, None, None]) -> None:
-    try:
-        import uvloop  # noqa: PLC0415 - absent on some platforms
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
+    """Run `main` to its end. sys.exit() in a task that a handler has made leaves the loop, and ends that task alone."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with contextlib.suppress(ImportError):  # absent on some platforms
+        import uvloop  # noqa: PLC0415
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        task = runner.get_loop().create_task(main)
+        while not task.done():
+            try:
+                runner.get_loop().run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if task.done():
+                    raise
+                log.warning("a task of a handler raised %s; the worker goes on", type(error).__name__)
 
 
 def main() -> None:
