@@ -147,14 +147,13 @@ class ThreadExecutor:
     def __init__(self, total: int, ended: Ended) -> None:
         self.slots = Slots(total)
         self.abandoned: set[Attempt] = set()
-        self._replaced: set[Attempt] = set()  # those of them without a slot
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads = 0
 
     def start(self, attempt: Attempt) -> None:
-        if self._threads - len(self._replaced) <= self.slots.taken:
+        if self._threads - min(len(self.abandoned), self.slots.total) <= self.slots.taken:
             threading.Thread(target=self._serve, name=f"scheduler-job-{self._threads}", daemon=True).start()
             self._threads += 1
         self.slots.take()
@@ -173,11 +172,9 @@ class ThreadExecutor:
                 return
 
     def _finished(self, attempt: Attempt, settlement: Settlement) -> None:
-        self.abandoned.discard(attempt)
-        if attempt in self._replaced:
-            self._replaced.remove(attempt)
-        else:
+        if attempt not in self.abandoned or len(self.abandoned) > self.slots.total:
             self.slots.give()
+        self.abandoned.discard(attempt)
         self._ended(attempt, settlement)
 
     def stop(self, attempt: Attempt) -> None:
@@ -193,8 +190,7 @@ class ThreadExecutor:
         self.abandoned.add(attempt)
         words = "job %s (%s) does not stop; its thread is left to itself, as are %d of at most %d"
         log.warning(words, attempt.id, attempt.context.kind, len(self.abandoned), 2 * self.slots.total)
-        if len(self._replaced) < self.slots.total:
-            self._replaced.add(attempt)
+        if len(self.abandoned) <= self.slots.total:
             self.slots.give()
         self._ended(attempt, decided(attempt))
 

@@ -18,43 +18,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scheduler.apps import IMPORTING
-from scheduler.errors import ConfigurationError
 from worker.attempt import Attempt, Settlement, decided, failure, now
 from worker.child import LENGTH, Hello, Order
 from worker.executors import Slots
 from worker.loops import STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from scheduler.job import Job
     from worker.executors import Ended
 
 log = logging.getLogger("scheduler.worker")
 
 START_TIME = 60.0  # seconds that a child may take to start and to import its modules
 _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 16
-AGAIN = 10.0  # seconds after a successor that failed to start, until the next is tried
 _BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys.path[:] = {theirs!r}; main()"
-
-
-def child_modules(kinds: Iterable[type[Job]], processes: int) -> list[str]:
-    """Return the modules that a child must import. Raises ConfigurationError when it could not, or should not."""
-    if IMPORTING:
-        raise ConfigurationError(
-            f"a Worker is started while {IMPORTING[-1]} is imported for its job classes:"
-            ' put what starts it under `if __name__ == "__main__":`'
-        )
-    in_children = [kind for kind in kinds if kind.options.executor == "process"] if processes else []
-    unreachable = ", ".join(kind.__name__ for kind in in_children if kind.__module__ == "__main__")
-    if unreachable:
-        raise ConfigurationError(
-            f"{unreachable}: a CpuBoundJob is defined in the script that is run: move it to a module,"
-            " so that a child process can import it, or run the script as --app of scheduler-worker"
-            ' with what it starts under `if __name__ == "__main__":`'
-        )
-    return sorted({kind.__module__ for kind in in_children})
 
 
 class Child:
@@ -165,13 +143,12 @@ class ProcessExecutor:
 
     def __init__(self, total: int, ended: Ended, modules: Sequence[str], memory: int = 0, most_jobs: int = 0) -> None:
         self.slots = Slots(total)
-        self.abandoned: set[Attempt] = set()  # none: a process can be killed
+        self.abandoned: set[Attempt] = set()  # none ever: a process can be killed
         self._ended = ended
         self._modules = modules
         self._memory = memory
         self._most_jobs = most_jobs
-        self._succession: asyncio.Task[None] | None = None
-        self._succeed_at = 0.0  # the earliest that one may begin
+        self._succession: asyncio.Task[None] | None = None  # one at a time
         self._idle: list[Child] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._handing = threading.Lock()  # so that halt never kills a child that has gone on to another attempt
@@ -230,18 +207,17 @@ class ProcessExecutor:
             await child.close()
             return
         self._idle.append(child)
-        free = self._succession is None or self._succession.done()
-        if 0 < self._most_jobs <= child.jobs and free and self._succeed_at <= now():
+        if 0 < self._most_jobs <= child.jobs and (self._succession is None or self._succession.done()):
             self._succession = asyncio.get_running_loop().create_task(self._succeed(child))
 
     async def _succeed(self, child: Child) -> None:
-        """Replace a child that has run its jobs; when that fails it goes on."""
+        """Replace a child that has run its jobs; when that fails it runs as many again."""
         try:
             async with asyncio.timeout(START_TIME):
                 successor = await self._new_child()
         except Exception as error:  # noqa: BLE001 - no process to be had, a module that is gone: no job needs to know
             log.warning("a child process goes on after %d jobs, as its successor cannot start: %s", child.jobs, error)
-            self._succeed_at = now() + AGAIN
+            child.jobs = 0
             return
         child.retired = True
         self._idle.append(successor)
@@ -260,8 +236,7 @@ class ProcessExecutor:
     async def close(self) -> None:
         if self._succession is not None:
             self._succession.cancel()
-        if left := {*self._tasks, *([self._succession] if self._succession else [])}:
-            await asyncio.wait(left, timeout=STEP)
+            await asyncio.wait([self._succession], timeout=STEP)
         for child in self._idle:
             await child.close()
         self._idle.clear()

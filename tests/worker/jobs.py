@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import msgspec
 
 from scheduler import AsyncJob, BlockingJob, Context, CpuBoundJob, NonRetryableError, Queue, Retry, RetryAfter, Snooze
@@ -387,6 +388,22 @@ class RunAProgram(CpuBoundJob):
         Path(f"{self.path}.program").write_text(f"{ctx.attempt} {program.pid}\n")
         note(self.path, "began", ctx)
         return program.wait()
+
+
+class Collide(AsyncJob):
+    """Breaks a constraint of its own; PostgreSQL names the value."""
+
+    address: str
+    secret: str
+
+    async def run(self, ctx: Context):
+        connection = await asyncpg.connect(self.address)
+        try:
+            await connection.execute("CREATE TEMP TABLE people (mail text UNIQUE)")
+            for _ in range(2):
+                await connection.execute("INSERT INTO people VALUES ($1)", self.secret)
+        finally:
+            await connection.close()
 
 
 # Compute for ever.

@@ -218,12 +218,10 @@ async def test_a_child_is_replaced_after_its_jobs_and_none_is_left_over(schedule
 
 
 async def test_a_child_whose_successor_cannot_start_goes_on(db, work, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("worker.processes.AGAIN", 0.2)
     monkeypatch.syspath_prepend(str(tmp_path))
     module = tmp_path / "leaky.py"
     module.write_text(LEAKY)
-    await work(processes=1, child_jobs=1, kinds=[importlib.import_module("leaky").Leaky])
-    module.write_text("raise ImportError('half of a deploy')\n" + LEAKY)
+    await work(processes=1, child_jobs=2, kinds=[importlib.import_module("leaky").Leaky])
     pids = []
 
     async def one_more():
@@ -237,6 +235,8 @@ async def test_a_child_whose_successor_cannot_start_goes_on(db, work, tmp_path, 
         await one_more()
         return pids[-1] != first
 
+    await one_more()
+    module.write_text("raise ImportError('half of a deploy')\n" + LEAKY)
     await until(has_failed_twice, "two successors should have failed to start")
     first, served = pids[0], len(pids)
     module.write_text(LEAKY)

@@ -171,3 +171,14 @@ async def test_a_child_whose_channel_was_written_to_is_replaced(db, work):
     neighbours += await insert_many(db, 5, "EchoInProcess")
     assert (await ended(db, job_id))["status"] == "FAILED"
     assert is_unharmed(await ended(db, *neighbours))
+
+
+async def test_values_that_postgresql_quotes_are_neither_stored_nor_logged(dsn, db, launch):
+    process = await launch().ready()
+
+    job_id = await insert(db, "Collide", {"address": dsn, "secret": "secret-4711"}, max_attempts=1)
+
+    job, (attempt,) = await ended(db, job_id), await attempts(db, job_id)
+    assert attempt["error_type"] == "asyncpg.exceptions.UniqueViolationError"
+    assert 'duplicate key value violates unique constraint "people_mail_key"' in attempt["error"]
+    assert "secret-4711" not in "".join([job["error"], attempt["error"], attempt["traceback"], process.log])
