@@ -14,6 +14,10 @@ _FRAMES = 30  # innermost frames kept of each exception: a recursion repeats its
 _CHAIN = 8  # exceptions kept of a chain of causes, the last raised first
 _GROUP = 5  # members shown of an exception group
 _GROUP_DEPTH = 3
+# What databases quote: PostgreSQL names values in the DETAIL of a message, SQLAlchemy adds those that were bound.
+_VALUES = re.compile(
+    r"^DETAIL:(?s:.*?)(?=^(?:HINT|CONTEXT|LINE|QUERY):|^\[SQL: |\Z)|^\[parameters: .*\n?", re.MULTILINE
+)
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -45,9 +49,13 @@ def _tail(text: str, size: int) -> str:
 
 
 def safe_str(error: BaseException) -> str:
-    """Return the message of `error`, cleaned, at most 16 kB; says so when it cannot be had."""
+    """Return the message of `error`, cleaned, at most 16 kB, without the values that databases quote.
+
+    Says so when it cannot be had.
+    """
     try:
-        return clean_text(str(error))
+        text = clean_text(str(error))
+        return clean_text(_VALUES.sub("[values are not shown]\n", text).rstrip("\n")) if "\n" in text else text
     except BaseException as failure:  # noqa: BLE001 - a SystemExit from someone's __str__ must not end a worker
         return f"<no message: {_plain_name(failure)} while reading it>"
 

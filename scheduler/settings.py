@@ -13,6 +13,8 @@ from scheduler.errors import ConfigurationError
 from scheduler.options import check_name
 
 _HOST = re.compile(r"(\[[^\]@]*\]|[^\[\]:,@]*)(:\d+)?")
+LEAST_MEMORY = 64  # MB; a child that has imported next to nothing has 30
+_MOST = 1_000_000_000
 NO_DATABASE = (
     "no database is named: set SCHEDULER_DSN (or pass dsn) to postgresql://user@host/database,"
     " or to embedded: for a private PostgreSQL to try things with"
@@ -49,14 +51,18 @@ def _is_readable(dsn: str) -> bool:
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker process is set to. Slots are attempts at once, per executor; 0 switches an executor off.
 
-    `lease` is how long an attempt is safe without a renewal, `grace` how long a stopping worker lets attempts finish,
-    `poll` the longest an idle worker waits when no notice reaches it. Raises ConfigurationError when two disagree.
+    `child_memory` is how many MB (1,048,576 bytes) of private memory a child process may have, on Linux; after
+    `child_jobs` jobs it is replaced; 0: no limit. `lease` is how long an attempt is safe without a renewal, `grace` how
+    long a stopping worker lets attempts finish, `poll` the longest an idle worker waits when no notice reaches it.
+    Raises ConfigurationError when two disagree.
     """
 
     queues: tuple[str, ...] = ()
     async_slots: int = 100
     threads: int = 10
     processes: int = 2
+    child_memory: int = 0
+    child_jobs: int = 0
     lease: timedelta = timedelta(seconds=30)
     renew_every: timedelta | None = None
     grace: timedelta = timedelta(seconds=30)
@@ -66,7 +72,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         for queue in self.queues:
             check_name("worker", "queues", queue)
         for name in ("async_slots", "threads", "processes"):
-            _check_slots(name, getattr(self, name))
+            _check_whole(name, getattr(self, name), 10_000)
+        _check_whole("child_memory", self.child_memory, _MOST, least=LEAST_MEMORY)
+        _check_whole("child_jobs", self.child_jobs, _MOST, least=1)
         for name in ("lease", "renew_every", "grace", "poll"):
             value = getattr(self, name)
             if (value, name) != (None, "renew_every") and (not isinstance(value, timedelta) or value < timedelta(0)):
@@ -90,9 +98,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.renew_every if self.renew_every is not None else self.lease // 3
 
 
-def _check_slots(name: str, value: Any) -> None:  # noqa: ANN401 - it is what the caller wrote
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 10_000:
-        raise ConfigurationError(f"{name} must be a whole number from 0 to 10,000")
+def _check_whole(name: str, value: Any, most: int, *, least: int = 0) -> None:  # noqa: ANN401 - it is what the caller wrote
+    if not isinstance(value, int) or isinstance(value, bool) or (value != 0 and not least <= value <= most):
+        zero = "0 (no limit) or " if least else ""
+        raise ConfigurationError(f"{name} must be {zero}a whole number from {least} to {most:,}")
 
 
 def _words(duration: timedelta) -> str:

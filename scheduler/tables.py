@@ -151,7 +151,8 @@ def _note(waiting: str, declared: str) -> Cell:
 
 
 def _state(worker: Facts) -> Text:
-    return Text("dead", "red") if worker["dead"] else Text("draining", "yellow") if worker["draining"] else Text("up")
+    state = Text("dead", "red") if worker["dead"] else Text("draining", "yellow") if worker["draining"] else Text("up")
+    return state.append(f", {worker['abandoned']} abandoned", "yellow") if worker["abandoned"] else state
 
 
 _LISTS: dict[str, tuple[str, dict[str, Cell]]] = {

@@ -95,6 +95,8 @@ def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - what
     Once complete() has been called only its transaction completes the job: a failure changes nothing if that has
     committed; the settlement `completed` might count where a failover has lost it.
     """
+    if now() >= attempt.deadline:  # the clock decides: a blocked loop may have told nobody in time
+        return _timed_out(attempt)
     if attempt.context.completing:
         return failure(attempt, NOT_COMMITTED, _WHY_NOT)
     try:
@@ -108,6 +110,8 @@ def returned(attempt: Attempt, value: Any) -> Settlement:  # noqa: ANN401 - what
 
 def raised(attempt: Attempt, error: BaseException) -> Settlement:
     """Describe what a handler raised. Nothing a handler raises leaves this function as an exception."""
+    if now() >= attempt.deadline:
+        return _timed_out(attempt)
     delay = getattr(error, "delay", None) if isinstance(error, Snooze | RetryAfter) else None
     if not isinstance(delay, timedelta):
         delay = None  # a subclass of theirs that never set it
@@ -131,7 +135,9 @@ def failure(attempt: Attempt, kind: str, words: str, *, retryable: bool = True) 
 
 def decided(attempt: Attempt) -> Settlement:
     """Describe the end that the worker decided by `verdict`; for a lost or released attempt nobody reads it."""
-    if attempt.verdict == "timed_out":
-        words = f"the attempt ran longer than its timeout of {attempt.context.timeout:g} s"
-        return Settlement(attempt.id, attempt.fence, "timed_out", error_type="TimedOut", error=words)
-    return Settlement(attempt.id, attempt.fence, "cancelled")
+    return _timed_out(attempt) if attempt.verdict == "timed_out" else Settlement(attempt.id, attempt.fence, "cancelled")
+
+
+def _timed_out(attempt: Attempt) -> Settlement:
+    words = f"the attempt ran longer than its timeout of {attempt.context.timeout:g} s"
+    return Settlement(attempt.id, attempt.fence, "timed_out", error_type="TimedOut", error=words)

@@ -9,9 +9,11 @@ import contextlib
 import ctypes
 import importlib
 import os
+import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,8 +21,8 @@ import msgspec
 from scheduler.apps import IMPORTING
 from scheduler.context import Context
 from scheduler.error_text import describe_exception
-from scheduler.errors import InvalidJob
-from scheduler.job import KINDS
+from scheduler.errors import ConfigurationError, InvalidJob
+from scheduler.job import KINDS, Job
 from scheduler.payload import decode_payload
 from scheduler.transaction import Transaction
 from worker.attempt import Attempt, Settlement, failure, raised, returned
@@ -38,6 +40,24 @@ class Hello(msgspec.Struct):
     """The first message of a child: ready, or why it never will be."""
 
     error: str | None = None
+
+
+def child_modules(kinds: Iterable[type[Job]], processes: int) -> list[str]:
+    """Return the modules that a child must import. Raises ConfigurationError when it could not, or should not."""
+    if IMPORTING:
+        raise ConfigurationError(
+            f"a Worker is started while {IMPORTING[-1]} is imported for its job classes:"
+            ' put what starts it under `if __name__ == "__main__":`'
+        )
+    in_children = [kind for kind in kinds if kind.options.executor == "process"] if processes else []
+    unreachable = ", ".join(kind.__name__ for kind in in_children if kind.__module__ == "__main__")
+    if unreachable:
+        raise ConfigurationError(
+            f"{unreachable}: a CpuBoundJob is defined in the script that is run: move it to a module,"
+            " so that a child process can import it, or run the script as --app of scheduler-worker"
+            ' with what it starts under `if __name__ == "__main__":`'
+        )
+    return sorted({kind.__module__ for kind in in_children})
 
 
 def die_with(parent: int, lifeline: int) -> None:
@@ -63,17 +83,22 @@ def run(order: Order) -> Settlement:
         kind = KINDS.get(context.kind)
         if kind is None:
             return failure(attempt, "UnknownKind", f"no class of kind {context.kind!r} in the child", retryable=False)
-        job = decode_payload(kind, order.payload)
+        try:
+            job = decode_payload(kind, order.payload)
+        except InvalidJob as error:
+            return failure(attempt, "InvalidPayload", str(error), retryable=False)
         return returned(attempt, job.run(context))  # type: ignore[attr-defined] # a CpuBoundJob
-    except InvalidJob as error:
-        return failure(attempt, "InvalidPayload", str(error), retryable=False)
     except BaseException as error:  # noqa: BLE001 - sys.exit in a handler fails the job and keeps the child
         return raised(attempt, error)
 
 
 def main() -> None:
-    fd, lifeline, parent = (int(argument) for argument in sys.argv[1:4])
+    fd, lifeline, parent, memory = (int(argument) for argument in sys.argv[1:5])
     die_with(parent, lifeline)
+    if memory:  # private writable memory. RLIMIT_AS would count what is only reserved, or mapped from files, too
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = min(memory << 20, hard if hard != resource.RLIM_INFINITY else memory << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # What a handler forks must not keep the pipe open: the worker sees the end of this process by it.
     os.register_at_fork(after_in_child=lambda: os.close(fd))
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -81,7 +106,7 @@ def main() -> None:
         # SIG_IGN, which the programs that a handler starts would inherit.
         signal.signal(signal_number, lambda *_: None)
     with contextlib.suppress(ConnectionError):  # the worker is gone, and nobody left to read
-        serve(fd, sys.argv[4:])
+        serve(fd, sys.argv[5:])
 
 
 def serve(fd: int, modules: list[str]) -> None:

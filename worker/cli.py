@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import functools
 import gc
@@ -24,7 +25,7 @@ from scheduler.settings import WorkerSettings
 from worker.runner import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from worker.transitions import Callback
 
@@ -45,6 +46,8 @@ _preset = functools.partial(_option, show_default=True)
 @_preset("--async", "async_slots", envvar="SCHEDULER_ASYNC", default=100, help="AsyncJobs at once.")
 @_preset("--threads", default=10, help="BlockingJobs at once.")
 @_preset("--processes", default=2, help="CpuBoundJobs at once.")
+@_preset("--child-memory", default=0, help="MB of memory for each process of CpuBoundJobs, on Linux; 0: no limit.")
+@_preset("--child-jobs", default=0, help="Jobs after which such a process is replaced; 0: no limit.")
 @_preset("--lease", default=30.0, help="Seconds without a renewal after which a job is anyone's.")
 @_preset("--grace", default=30.0, help="Seconds that running jobs get when the worker stops.")
 @_option("--on-transition", help="Functions to call with each transition of a job, separated by commas, as in"
@@ -54,7 +57,8 @@ _preset = functools.partial(_option, show_default=True)
 @click.version_option(package_name="leasework")
 def command(  # noqa: PLR0913, PLR0917 - one per option
     dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, async_slots: int, threads: int,
-    processes: int, lease: float, grace: float, on_transition: str | None, level: str,
+    processes: int, child_memory: int, child_jobs: int, lease: float, grace: float, on_transition: str | None,
+    level: str,
 ) -> None:  # fmt: skip
     """Run jobs until SIGTERM or SIGINT.
 
@@ -66,7 +70,8 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
         apps.load(app)
         settings = WorkerSettings(
             queues=tuple(name.strip() for name in (queues or "").split(",") if name.strip()),
-            async_slots=async_slots, threads=threads, processes=processes,
+            async_slots=async_slots, threads=threads, processes=processes, child_memory=child_memory,
+            child_jobs=child_jobs,
             lease=_seconds("lease", lease), grace=_seconds("grace", grace),
         )  # fmt: skip
         _warn_of_misspelt(settings.queues)
@@ -132,12 +137,21 @@ async def _serve(worker: Worker) -> None:
 
 
 def _loop(main: Coroutine[None, None, None]) -> None:
-    try:
-        import uvloop  # noqa: PLC0415 - absent on some platforms
-    except ImportError:
-        asyncio.run(main)
-    else:
-        uvloop.run(main)
+    """Run `main` to its end. sys.exit() in a task that a handler has made leaves the loop, and ends that task alone."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with contextlib.suppress(ImportError):  # absent on some platforms
+        import uvloop  # noqa: PLC0415
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        task = runner.get_loop().create_task(main)
+        while not task.done():
+            try:
+                runner.get_loop().run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if task.done():
+                    raise
+                log.warning("a task of a handler raised %s; the worker goes on", type(error).__name__)
 
 
 def main() -> None:

@@ -69,8 +69,13 @@ class Executor(Protocol):
     def start(self, attempt: Attempt) -> None:
         """Run the attempt; a slot was free."""
 
+    abandoned: set[Attempt]  # that go on although they have ended
+
     def stop(self, attempt: Attempt) -> None:
         """Stop the attempt, whose verdict is set."""
+
+    def halt(self, attempt: Attempt) -> None:
+        """Do what can be done of it from any thread, while the event loop is blocked."""
 
     async def close(self) -> None:
         """Free what the executor holds; no attempt is open any more."""
@@ -83,6 +88,7 @@ class AsyncExecutor:
 
     def __init__(self, total: int, ended: Ended) -> None:
         self.slots = Slots(total)
+        self.abandoned: set[Attempt] = set()
         self._ended = ended
         self._loop = asyncio.get_running_loop()
 
@@ -96,10 +102,12 @@ class AsyncExecutor:
             settlement = returned(attempt, await attempt.job.run(attempt.context))  # type: ignore[attr-defined] # AsyncJob
         except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the handler, not the worker
             settlement = raised(attempt, error)
+        self.abandoned.discard(attempt)
         self.slots.give()
         self._ended(attempt, settlement)
 
     def stop(self, attempt: Attempt) -> None:
+        self.halt(attempt)
         if not attempt.begun:  # cancelled now, its coroutine would never run, and nobody would give the slot back
             attempt.handle.cancel()
             self.slots.give()
@@ -114,8 +122,13 @@ class AsyncExecutor:
             attempt.handle.cancel()
             self._loop.call_later(STOP_PATIENCE, self._cancel, attempt, tries - 1)
         else:  # its slot stays taken for as long as it goes on
-            log.warning("job %s (%s) swallows its cancellation and goes on", attempt.id, attempt.context.kind)
+            self.abandoned.add(attempt)
+            words = "job %s (%s) swallows its cancellation and goes on in its slot; %d AsyncJobs do"
+            log.warning(words, attempt.id, attempt.context.kind, len(self.abandoned))
             self._ended(attempt, decided(attempt))
+
+    def halt(self, attempt: Attempt) -> None:
+        attempt.context.cancel()
 
     async def close(self) -> None:
         """Nothing to free: tasks end with their attempts, and the worst with the loop."""
@@ -133,14 +146,14 @@ class ThreadExecutor:
 
     def __init__(self, total: int, ended: Ended) -> None:
         self.slots = Slots(total)
-        self.abandoned: set[Attempt] = set()  # that go on in a thread, ended or not
+        self.abandoned: set[Attempt] = set()
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads = 0
 
     def start(self, attempt: Attempt) -> None:
-        if self._threads - len(self.abandoned) <= self.slots.taken:
+        if self._threads - min(len(self.abandoned), self.slots.total) <= self.slots.taken:
             threading.Thread(target=self._serve, name=f"scheduler-job-{self._threads}", daemon=True).start()
             self._threads += 1
         self.slots.take()
@@ -159,22 +172,25 @@ class ThreadExecutor:
                 return
 
     def _finished(self, attempt: Attempt, settlement: Settlement) -> None:
-        if attempt in self.abandoned:
-            self.abandoned.remove(attempt)
-        else:
+        if attempt not in self.abandoned or len(self.abandoned) > self.slots.total:
             self.slots.give()
+        self.abandoned.discard(attempt)
         self._ended(attempt, settlement)
 
     def stop(self, attempt: Attempt) -> None:
-        attempt.context.cancel()
+        self.halt(attempt)
         self._loop.call_later(STOP_PATIENCE, self._abandon, attempt)
+
+    def halt(self, attempt: Attempt) -> None:
+        attempt.context.cancel()
 
     def _abandon(self, attempt: Attempt) -> None:
         if not attempt.open:
             return
-        log.warning("job %s (%s) does not stop; its thread is left to itself", attempt.id, attempt.context.kind)
-        if len(self.abandoned) < self.slots.total:
-            self.abandoned.add(attempt)
+        self.abandoned.add(attempt)
+        words = "job %s (%s) does not stop; its thread is left to itself, as are %d of at most %d"
+        log.warning(words, attempt.id, attempt.context.kind, len(self.abandoned), 2 * self.slots.total)
+        if len(self.abandoned) <= self.slots.total:
             self.slots.give()
         self._ended(attempt, decided(attempt))
 

@@ -139,7 +139,7 @@ class Keeper:
         for attempt in due:
             if attempt.id not in missed.lost and attempt.id not in missed.busy:
                 attempt.leased_at = sent
-        self._tell(self._lost, [by_id[i] for i in missed.lost])
+        self._stop([by_id[i] for i in missed.lost])
         self._tell(self._cancel, [by_id[i] for i in missed.cancel])
         return AGAIN if missed.busy else min(self._every, BEAT)
 
@@ -147,11 +147,17 @@ class Keeper:
         if attempts:
             self._home.call_soon_threadsafe(whom, attempts)
 
+    def _stop(self, attempts: list[Attempt]) -> None:
+        """Tell that leases are lost; and do what can be done should the event loop be blocked, and not listen."""
+        self._tell(self._lost, attempts)
+        for attempt in attempts:
+            attempt.executor.halt(attempt)
+
     def _watch_leases(self) -> float:
         """Stop what has outlived its lease by our own clock; return in how many seconds the next one would."""
         last = now() - self._lease.total_seconds() * (1 - MARGIN)
         held = [a for a in list(self._leases.values()) if a.open and a.verdict != "lost"]
-        self._tell(self._lost, [a for a in held if a.leased_at <= last])
+        self._stop([a for a in held if a.leased_at <= last])
         return min((a.leased_at - last for a in held if a.leased_at > last), default=TICK)
 
     def _watch_loop(self) -> None:

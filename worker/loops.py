@@ -7,6 +7,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Any
 
+from scheduler.error_text import describe_exception
 from scheduler.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
@@ -86,8 +87,9 @@ class Loop:
     def _report(self, error: Exception, failures: int) -> None:
         known = isinstance(error, DatabaseUnavailable | OSError)
         if failures in {1, 10} or failures % 100 == 0:
+            _, words, trace = describe_exception(error)  # without the values that a database may quote
             log.warning(
-                "%s: %s (failure %d, trying again)", self.name, error, failures, exc_info=None if known else error
+                "%s: %s (failure %d, trying again)%s", self.name, words, failures, "" if known else f"\n{trace}"
             )
 
 

@@ -7,48 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from scheduler.apps import IMPORTING
-from scheduler.errors import ConfigurationError
 from worker.attempt import Attempt, Settlement, decided, failure, now
 from worker.child import LENGTH, Hello, Order
 from worker.executors import Slots
+from worker.loops import STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from scheduler.job import Job
     from worker.executors import Ended
+
+log = logging.getLogger("scheduler.worker")
 
 START_TIME = 60.0  # seconds that a child may take to start and to import its modules
 _LARGEST_REPLY = 4 * 1024 * 1024  # bytes; results end at 64 kB, error texts at 16
 _BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys.path[:] = {theirs!r}; main()"
-
-
-def child_modules(kinds: Iterable[type[Job]], processes: int) -> list[str]:
-    """Return the modules that a child must import. Raises ConfigurationError when it could not, or should not."""
-    if IMPORTING:
-        raise ConfigurationError(
-            f"a Worker is started while {IMPORTING[-1]} is imported for its job classes:"
-            ' put what starts it under `if __name__ == "__main__":`'
-        )
-    in_children = [kind for kind in kinds if kind.options.executor == "process"] if processes else []
-    unreachable = ", ".join(kind.__name__ for kind in in_children if kind.__module__ == "__main__")
-    if unreachable:
-        raise ConfigurationError(
-            f"{unreachable}: a CpuBoundJob is defined in the script that is run: move it to a module,"
-            " so that a child process can import it, or run the script as --app of scheduler-worker"
-            ' with what it starts under `if __name__ == "__main__":`'
-        )
-    return sorted({kind.__module__ for kind in in_children})
 
 
 class Child:
@@ -59,19 +43,22 @@ class Child:
         self._lifeline = lifeline
         self._socket = ours
         self._killed = False
+        self.jobs = 0  # given to it
+        self.retired = False  # its successor is there
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter | None = None  # until it is ready
 
     @classmethod
-    def spawn(cls, modules: Sequence[str]) -> Child:
-        """Start a child that imports `modules`; await `ready` before giving it a job."""
+    def spawn(cls, modules: Sequence[str], memory: int = 0) -> Child:
+        """Start a child that imports `modules` and has so many MB; await `ready` before giving it a job."""
         ours, theirs = socket.socketpair()
         reading, lifeline = os.pipe()
-        arguments = [str(theirs.fileno()), str(reading), str(os.getpid()), *modules]
+        arguments = [str(theirs.fileno()), str(reading), str(os.getpid()), str(memory), *modules]
         process = subprocess.Popen(  # noqa: S603 - a few ms, and the kernel ties the child to this thread
             [sys.executable, "-P", "-c", _boot(), *arguments],
             pass_fds=(theirs.fileno(), reading),
             stdin=subprocess.DEVNULL,
+            process_group=0,  # the programs that a handler starts end with the child
         )
         theirs.close()
         os.close(reading)
@@ -89,6 +76,7 @@ class Child:
         """Run one attempt in the child; when the child dies of it, say how. The child must be idle."""
         order = Order(attempt.context.to_wire(), attempt.payload)
         message = msgspec.json.encode(order)
+        self.jobs += 1
         assert self.writer is not None
         with contextlib.suppress(ConnectionError):
             self.writer.write(len(message).to_bytes(LENGTH, "big") + message)
@@ -111,7 +99,8 @@ class Child:
         if code >= 0:
             return f"ended with exit code {code}"
         with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-code).name}"
+            hint = " (as Linux does when memory runs out)" if -code == signal.SIGKILL else ""
+            return f"was ended by {signal.Signals(-code).name}{hint}"
         return f"was ended by signal {-code}"
 
     @property
@@ -120,8 +109,9 @@ class Child:
 
     def kill(self) -> None:
         self._killed = True  # it may live on for a moment, and must not get another job
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        if self.process.returncode is None:  # not waited for yet, so the number is still its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     async def close(self) -> None:
         """Kill the child and free what belongs to it."""
@@ -143,16 +133,25 @@ def _boot() -> str:
 
 
 class ProcessExecutor:
-    """Keeps idle children for the next job; starts them when they are first needed."""
+    """Keeps idle children for the next job; starts them when they are first needed.
+
+    A child that ran out of memory is replaced at once. One that has run `most_jobs` serves until its successor has
+    started, so that no job waits for a start, nor fails with it.
+    """
 
     name = "process"
 
-    def __init__(self, total: int, ended: Ended, modules: Sequence[str]) -> None:
+    def __init__(self, total: int, ended: Ended, modules: Sequence[str], memory: int = 0, most_jobs: int = 0) -> None:
         self.slots = Slots(total)
+        self.abandoned: set[Attempt] = set()  # none ever: a process can be killed
         self._ended = ended
         self._modules = modules
+        self._memory = memory
+        self._most_jobs = most_jobs
+        self._succession: asyncio.Task[None] | None = None  # one at a time
         self._idle: list[Child] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handing = threading.Lock()  # so that halt never kills a child that has gone on to another attempt
 
     def start(self, attempt: Attempt) -> None:
         self.slots.take()
@@ -167,27 +166,27 @@ class ProcessExecutor:
             if attempt.verdict:
                 settlement = decided(attempt)
             else:
-                child = await self._ready_child(attempt, child)
+                child = attempt.handle = child or await self._new_child(attempt)
                 attempt.deadline = now() + attempt.context.timeout
                 settlement = await child.run(attempt)
         except Exception as error:  # noqa: BLE001 - no child, or what a handler wrote into our pipe: its job fails, no other
             settlement = failure(attempt, "ChildNotUsable", f"the child process cannot be used: {error}")
             if child is not None:
                 child.kill()
-        attempt.handle = None
-        if child is not None and child.alive:
-            self._idle.append(child)
-        elif child is not None:
-            await child.close()
+        with self._handing:
+            attempt.handle = None
+        if child is not None:
+            if "MemoryError" in (settlement.traceback or ""):  # of any class, or as a cause; nobody knows its state
+                child.kill()
+            await self._put_back(child)
         self.slots.give()
         self._ended(attempt, settlement)
 
-    async def _ready_child(self, attempt: Attempt, child: Child | None) -> Child:
-        """Return a child that can be stopped with the attempt from here on, also while a new one still imports."""
-        if child is not None:
+    async def _new_child(self, attempt: Attempt | None = None) -> Child:
+        """Start a child; with an attempt it can be stopped from here on, also while it still imports."""
+        child = Child.spawn(self._modules, self._memory)
+        if attempt is not None:
             attempt.handle = child
-            return child
-        child = attempt.handle = Child.spawn(self._modules)
         try:
             await child.ready()
         except BaseException:
@@ -203,11 +202,41 @@ class ProcessExecutor:
             await child.close()
         return None
 
+    async def _put_back(self, child: Child) -> None:
+        if not child.alive or child.retired or len(self._idle) >= self.slots.total:
+            await child.close()
+            return
+        self._idle.append(child)
+        if 0 < self._most_jobs <= child.jobs and (self._succession is None or self._succession.done()):
+            self._succession = asyncio.get_running_loop().create_task(self._succeed(child))
+
+    async def _succeed(self, child: Child) -> None:
+        """Replace a child that has run its jobs; when that fails it runs as many again."""
+        try:
+            async with asyncio.timeout(START_TIME):
+                successor = await self._new_child()
+        except Exception as error:  # noqa: BLE001 - no process to be had, a module that is gone: no job needs to know
+            log.warning("a child process goes on after %d jobs, as its successor cannot start: %s", child.jobs, error)
+            child.jobs = 0
+            return
+        child.retired = True
+        self._idle.append(successor)
+        if child in self._idle:
+            self._idle.remove(child)
+            await child.close()
+
     def stop(self, attempt: Attempt) -> None:
-        if attempt.handle is not None:
-            attempt.handle.kill()
+        self.halt(attempt)
+
+    def halt(self, attempt: Attempt) -> None:
+        with self._handing:
+            if attempt.handle is not None:
+                attempt.handle.kill()
 
     async def close(self) -> None:
+        if self._succession is not None:
+            self._succession.cancel()
+            await asyncio.wait([self._succession], timeout=STEP)
         for child in self._idle:
             await child.close()
         self._idle.clear()

@@ -25,13 +25,14 @@ from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings, dsn_from
 from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
+from worker.child import child_modules
 from worker.claimer import Claimer, Doze
 from worker.duties import Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.keeper import Keeper
 from worker.listener import Listener
 from worker.loops import STEP, Loop, Steps
-from worker.processes import ProcessExecutor, child_modules
+from worker.processes import ProcessExecutor
 from worker.running import Running
 from worker.settler import Settler
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("scheduler.worker")
 
+LIST = 1.0  # seconds between looks whether the list of workers is right
+VERSION = version("leasework")
 CONNECTIONS = 4  # shared by claims, settler and duties; the keeper and the listener have their own
 
 
@@ -85,6 +88,7 @@ class Worker:
         self._leases = Leases()
         self.callbacks = Callbacks(on_transition)
         self.executors: list[Executor] = []
+        self._listed: dict[str, Any] = {}
 
     @property
     def peak_running(self) -> dict[str, int]:
@@ -131,17 +135,21 @@ class Worker:
         self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
         self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
-        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, *self._claiming]
+        self._listing = Loop("list", self._register)
+        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, self._listing]
+        self._loops += self._claiming
 
     def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""
+        settings, ended = self.settings, self._running.ended
+        limits = settings.child_memory, settings.child_jobs
         by_executor: dict[str, list[str]] = {"async": [], "thread": [], "process": []}
         for name, kind in self._kinds.items():
             by_executor[kind.options.executor].append(name)
         makers: list[tuple[str, int, Callable[[int], Executor]]] = [
-            ("async", self.settings.async_slots, lambda total: AsyncExecutor(total, self._running.ended)),
-            ("thread", self.settings.threads, lambda total: ThreadExecutor(total, self._running.ended)),
-            ("process", self.settings.processes, lambda total: ProcessExecutor(total, self._running.ended, modules)),
+            ("async", settings.async_slots, lambda total: AsyncExecutor(total, ended)),
+            ("thread", settings.threads, lambda total: ThreadExecutor(total, ended)),
+            ("process", settings.processes, lambda total: ProcessExecutor(total, ended, modules, *limits)),
         ]
         for name, total, make in makers:
             if total and by_executor[name]:
@@ -164,18 +172,22 @@ class Worker:
                 ", ".join(declared.superseded),
             )
 
-    async def _register(self, *, draining: bool = False) -> None:
+    async def _register(self) -> float:
         facts = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "version": version("leasework"),
+            "version": VERSION,
             "queues": self._queues,
             "kinds": sorted(self._kinds),
             "slots": {executor.name: executor.slots.total for executor in self.executors},
             "channel": self._channel,
-            "draining": draining,
+            "draining": self._stopping is not None,
+            "abandoned": sum(len(executor.abandoned) for executor in self.executors),
         }
-        await self._store.register(self.id, facts)
+        if facts != self._listed:
+            await self._store.register(self.id, facts)
+            self._listed = facts
+        return LIST
 
     # Pokes.
 
@@ -218,9 +230,10 @@ class Worker:
         for claimer, loop in zip(self._claimers, self._claiming, strict=True):
             claimer.stop()
             loop.stop()
+        self._listing.stop()
         # A claim under way is started if its answer comes soon; if not, its jobs come back when their lease lapses.
-        await self._steps.take(asyncio.gather(*(task for task in self._tasks if task.get_name() == "claim")))
-        await self._steps.take(self._register(draining=True))
+        await self._steps.take(asyncio.gather(*(task for task in self._tasks if task.get_name() in {"claim", "list"})))
+        await self._steps.take(self._register())
         drained = await self._running.wait(grace_ends - now())
         if not drained:
             self._running.release_all()

@@ -70,16 +70,26 @@ EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_func
 END $$;
 """
 
+CRASHES = """
+-- claim: the few jobs that one more lost worker would end.
+CREATE INDEX jobs_last_chance ON scheduler.jobs_active (id) WHERE crashes > 0 AND crashes >= max_crashes;
+ALTER TABLE scheduler.workers ADD COLUMN abandoned int NOT NULL DEFAULT 0;
+COMMENT ON COLUMN scheduler.workers.abandoned IS 'Handlers that it could not stop, and that go on although their attempts have ended.';
+"""
+
 
 def upgrade() -> None:
     script = op.get_context().opts["script"]
     script(EPOCH)
     script(COLUMNS)
     script(RETENTION)
+    script(CRASHES)
 
 
 # No job is touched; what is paused goes on.
 DOWN = """
+DROP INDEX scheduler.jobs_last_chance;
+ALTER TABLE scheduler.workers DROP COLUMN abandoned;
 DROP INDEX scheduler.idempotency_keys_expires_at;
 DROP TABLE scheduler.kept, scheduler.retention;
 ALTER TABLE scheduler.queues

@@ -10,6 +10,9 @@
 -- with a row without id that says when the next delayed job is due or, when it took nothing, the next pause ends (next_in,
 -- seconds).
 --
+-- A job that one more lost worker would end (crashes = max_crashes, but not 0) is claimed only by a worker that runs no other
+-- such job: the death of a worker ends one job at most, and what died with it again and again is told apart from it.
+--
 -- Locks FOR NO KEY UPDATE SKIP LOCKED in a CTE: two claims never wait for each other, and no plan takes more than slots.
 -- Refused outside READ COMMITTED: a later statement here must see what an earlier one of somebody else committed.
 -- callers: worker
@@ -26,8 +29,10 @@ DECLARE
   heads text[];
   tried text[];
   quotas int[];
+  suspect bigint;
 BEGIN
   PERFORM scheduler.need_read_committed('claim');
+  suspect := scheduler.suspect_for(p_worker, p_kinds);
   FOREACH v_queue IN ARRAY p_queues LOOP
     tried := '{}';
     LOOP
@@ -49,6 +54,7 @@ BEGIN
           SELECT head.id FROM unnest(heads, quotas) AS h(kind, quota) CROSS JOIN LATERAL (
             SELECT j.id FROM scheduler.jobs_active j
             WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = h.kind AND j.line = ''
+              AND (j.crashes = 0 OR j.crashes < j.max_crashes OR j.id = suspect)
             ORDER BY j.rank_at, j.id LIMIT h.quota FOR NO KEY UPDATE SKIP LOCKED) AS head),
         started AS (
           UPDATE scheduler.jobs_active j
@@ -72,6 +78,24 @@ BEGIN
       NULL::int, NULL::float8, NULL::text, NULL::jsonb, false,
       least(scheduler.due_in(), CASE WHEN free = p_slots THEN scheduler.resumes_in(p_queues, p_kinds) END);
   END IF;
+END $$;
+
+-- The only job on its last chance that this claim may take; null while the worker runs one, and hardly ever is there one at
+-- all. Any of them, so that one whose queue or kind is paused holds up no other. The worker's row is locked first: it may
+-- claim for several executors at once.
+CREATE OR REPLACE FUNCTION scheduler.suspect_for(p_worker uuid, p_kinds text[]) RETURNS bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+  IF (SELECT true FROM scheduler.jobs_active j WHERE j.crashes > 0 AND j.crashes >= j.max_crashes LIMIT 1) IS NULL THEN
+    RETURN NULL;
+  END IF;
+  PERFORM FROM scheduler.workers w WHERE w.id = p_worker FOR NO KEY UPDATE;
+  RETURN (
+    SELECT j.id FROM scheduler.jobs_active j
+    WHERE j.crashes > 0 AND j.crashes >= j.max_crashes AND j.status = 'PENDING' AND j.kind = ANY (p_kinds)
+      AND (SELECT true FROM scheduler.jobs_active r
+        WHERE r.crashes > 0 AND r.crashes >= r.max_crashes AND r.worker_id = p_worker LIMIT 1) IS NULL
+    ORDER BY random() LIMIT 1);
 END $$;
 
 -- The kinds that have jobs among the first p_free of a queue, and how many each. A peek locks nothing.

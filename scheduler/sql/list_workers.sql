@@ -1,6 +1,7 @@
 -- list_workers(): the worker processes at a glance, one JSON object each, the oldest first.
 -- {"id", "host", "pid", "version", "queues": [..], "kinds": how many, "slots": {executor: n}, "running", "age" and "seen": seconds
--- since it started and since its last sign of life, "sleeping", "draining", "dead": not seen for a minute}
+-- since it started and since its last sign of life, "sleeping", "draining", "abandoned": how many handlers of ended attempts
+-- it could not stop, "dead": not seen for a minute}
 -- callers: viewer, operator
 CREATE OR REPLACE FUNCTION scheduler.list_workers() RETURNS SETOF jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$

@@ -184,6 +184,12 @@ async def test_workers_show_where_they_run_and_who_is_dead(installed, db, column
     assert max(map(len, table.splitlines())) <= columns
 
 
+async def test_workers_show_how_many_handlers_they_could_not_stop(installed, db):
+    await register(db, abandoned=2)
+
+    assert installed("workers", COLUMNS="120").out.rstrip().endswith(" up, 2 abandoned")
+
+
 async def test_in_a_pipe_nothing_is_cut_and_nothing_is_coloured(dsn, db):
     await fill(db)
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"SCHEDULER_DSN": dsn}

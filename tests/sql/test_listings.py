@@ -212,6 +212,7 @@ async def test_workers_at_a_glance(db, clock):
         "seen": 61,
         "sleeping": False,
         "draining": False,
+        "abandoned": 0,
         "dead": True,
     }
     assert (second["running"], second["seen"], second["draining"], second["dead"]) == (0, 31, True, False)

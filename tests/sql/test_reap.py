@@ -1,7 +1,9 @@
 """The reaper: a lapsed lease is the worker's loss, whoever is just at it wins, an outage is nobody's crash."""
 
 import asyncio
+import json
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -10,6 +12,7 @@ from .steps import (
     attempts,
     cancel,
     claim,
+    declare,
     end,
     insert,
     insert_many,
@@ -21,6 +24,11 @@ from .steps import (
     start,
     status,
     until_waiting,
+    verb,
+)
+
+FACTS = json.dumps(
+    {"host": "h", "pid": 1, "version": "1", "queues": ["default"], "kinds": ["k"], "slots": {}, "channel": "mine"}
 )
 
 # The second reading is the first in the statement that looks for lapsed leases: its snapshot is taken.
@@ -239,3 +247,78 @@ async def test_a_cancel_waits_for_a_reap_under_way_and_cancels_what_it_left(db, 
 
     assert (await cancelling)["cancelled"] == [job["id"]]
     assert await status(db, job["id"]) == "CANCELLED"
+
+
+async def lose(db, clock, workers, slots=10):
+    """Let each worker claim what it can, and die of it; return the ids that each had claimed."""
+    had = [{job["id"] for job in await claim(db, slots, worker=worker)} for worker in workers]
+    await clock.advance(31)
+    await reap(db)
+    return had
+
+
+async def test_a_worker_runs_one_job_at_a_time_of_those_that_its_death_would_end(db, clock):
+    ids = await insert_many(db, 5, max_crashes=1)
+    fresh = await insert_many(db, 5)
+    await lose(db, clock, [UUID(int=1)], 5)
+    assert {await status(db, job_id) for job_id in ids} == {"PENDING"}
+
+    (first,) = {job["id"] for job in await claim(db, 10, worker=UUID(int=1))} - {*fresh}
+    more = [job["id"] for job in await claim(db, 10, worker=UUID(int=1))]
+    (second,) = [job["id"] for job in await claim(db, 10, worker=UUID(int=2))]
+
+    assert more == []
+    assert {first, second} <= {*ids}
+    assert first != second
+
+
+async def test_the_job_that_kills_its_workers_ends_alone(db, clock):
+    poison = await insert(db)
+    neighbours = await insert_many(db, 9)
+    for _ in range(40):
+        claimed = await claim(db, 10)
+        if poison in {job["id"] for job in claimed}:
+            await clock.advance(31)  # the worker dies at once, and all of them are lost
+            await reap(db)
+        else:
+            await settle(db, *map(outcome, claimed))
+
+    ended = await db.fetch("SELECT id, status::text, crashes FROM scheduler.jobs ORDER BY id")
+    assert tuple(ended[0]) == (poison, "FAILED", 4)
+    assert {tuple(job)[1:] for job in ended[1:]} == {("COMPLETED", 3)}
+    assert len(ended) == 1 + len(neighbours)
+
+
+async def test_a_job_on_its_last_chance_that_nobody_may_claim_holds_up_no_other(db, clock):
+    await declare(db, "paused", "other")
+    paused = await insert_many(db, 3, "paused", max_crashes=1)
+    (other,) = await insert_many(db, 1, "other", max_crashes=1)
+    await claim(db, 10, ["paused", "other"])
+    await clock.advance(31)
+    await reap(db)
+    await verb(db, "pause", None, "paused", None, None)
+
+    claimed = [job["id"] for _ in range(100) for job in await claim(db, 10, ["paused", "other"])]
+
+    assert claimed == [other]
+    assert {await status(db, job_id) for job_id in paused} == {"PENDING"}
+
+
+async def test_jobs_that_may_not_lose_a_single_worker_are_claimed_together(db):
+    await insert_many(db, 5, max_crashes=0)
+
+    assert len(await claim(db, 10)) == 5
+
+
+async def test_two_claims_of_one_worker_at_once_take_one_job_on_its_last_chance(db, connect, clock):
+    await db.execute("SELECT scheduler.register($1, $2)", UUID(int=1), FACTS)
+    await insert_many(db, 2, max_crashes=1)
+    await lose(db, clock, [UUID(int=1)])
+    one, other = await connect(), await connect()
+
+    async with one.transaction():
+        first = await claim(one, 10, worker=UUID(int=1))
+        second = asyncio.create_task(claim(other, 10, worker=UUID(int=1)))
+        await until_waiting(db, other)
+
+    assert (len(first), len(await second)) == (1, 0)

@@ -103,6 +103,42 @@ def test_any_exception_can_be_described_and_stored(error):
     assert safe_str(error) == message
 
 
+QUOTING = {
+    "asyncpg and psycopg": 'duplicate key value violates "u"\nDETAIL:  Key (mail)=(secret\nsecret) already exists.',
+    "a hint": 'new row violates check "c"\nDETAIL:  Failing row contains (secret).\nHINT:  Mend it.',
+    "SQLAlchemy": "(driver.Error) duplicate\nDETAIL:  Key (a)=(secret).\n[SQL: INSERT INTO t VALUES ($1)]\n"
+    "[parameters: ('secret', [1])]\n(Background on this error at: https://sqlalche.me/e/20/gkpj)",
+}
+
+
+@pytest.mark.parametrize("text", QUOTING.values(), ids=QUOTING)
+def test_the_values_that_a_database_quotes_are_not_shown(text):
+    error = raised(ValueError("while saving"), raised(RuntimeError(text)))
+
+    described = describe_exception(error)
+    inner = safe_str(error.__cause__ or error.__context__)
+
+    assert "secret" not in "".join(described) + inner
+    assert text.partition("\n")[0] in inner
+    assert "[values are not shown]" in inner
+    assert ("HINT:  Mend it." in inner, "[SQL: INSERT" in inner) == ("HINT" in text, "SQL:" in text)
+
+
+def test_what_many_quotes_become_fits_too():
+    assert len(safe_str(ValueError("DETAIL:\nHINT:\n" * 1100)).encode()) <= TEXT_LIMIT
+
+
+def test_a_traceback_shows_no_values_of_variables():
+    def handler():
+        password = "sec" + "ret"
+        raise ValueError(len(password))
+
+    with pytest.raises(ValueError, match="6") as caught:
+        handler()
+
+    assert "secret" not in "".join(describe_exception(caught.value))
+
+
 def test_a_description_has_the_type_the_message_and_the_traceback_python_prints():
     error = raised(KeyError("outer"), raised(ValueError("inner")))
     error.add_note("a note")

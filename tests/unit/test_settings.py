@@ -41,7 +41,7 @@ def test_the_heartbeat_is_a_third_of_the_lease_unless_set():
     assert WorkerSettings(lease=seconds(12), renew_every=seconds(1)).heartbeat == seconds(1)
 
 
-def test_a_heartbeat_that_does_not_fit_three_times_is_refused_with_the_reason():
+def test_f60_a_heartbeat_that_does_not_fit_three_times_is_refused_with_the_reason():
     with pytest.raises(ConfigurationError) as caught:
         WorkerSettings(lease=seconds(30), renew_every=seconds(20))
 
@@ -93,6 +93,20 @@ def test_slots_must_be_a_number_that_a_process_can_hold(name, slots):
 @pytest.mark.parametrize("slots", [0, 10_000])
 def test_the_bounds_of_slots_are_allowed(slots):
     assert WorkerSettings(threads=slots).threads == slots
+
+
+@pytest.mark.parametrize("name", ["child_memory", "child_jobs"])
+@pytest.mark.parametrize("value", [-1, 1.5, True, None, "256", 10**10])
+def test_the_limits_of_a_child_are_whole_numbers(name, value):
+    with pytest.raises(ConfigurationError, match=rf"{name} must be 0 \(no limit\) or a whole number from"):
+        WorkerSettings(**{name: value})
+
+
+def test_a_child_needs_memory_for_itself():
+    with pytest.raises(ConfigurationError, match=r"child_memory must be 0 .* from 64 to"):
+        WorkerSettings(child_memory=63)
+
+    assert WorkerSettings(child_memory=64, child_jobs=1).child_memory == 64
 
 
 @pytest.mark.parametrize("queue", ["", "two words", "x" * 101, "ä"])

@@ -7,13 +7,15 @@ import ctypes
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import msgspec
 
 from scheduler import AsyncJob, BlockingJob, Context, CpuBoundJob, NonRetryableError, Queue, Retry, RetryAfter, Snooze
@@ -111,6 +113,31 @@ def recurse():
     return recurse()
 
 
+def overflow_the_stack():
+    sys.setrecursionlimit(2**31 - 1)
+
+    def deeper(_):
+        return sorted([0], key=deeper)  # by way of C
+
+    return deeper(0)
+
+
+def exit_in_a_task():
+    asyncio.get_running_loop().create_task(wait_and(sys.exit))
+    return "and goes on"
+
+
+async def wait_and(act):
+    act()
+
+
+def hidden_gigabyte():
+    try:
+        return len(b"x" * 2**30)
+    except MemoryError as error:
+        raise ValueError("the report is too large") from error
+
+
 ACTIONS = {
     "sys_exit": lambda: sys.exit("enough"),
     "keyboard_interrupt": lambda: throw(KeyboardInterrupt()),
@@ -126,10 +153,16 @@ ACTIONS = {
     "memory": lambda: throw(MemoryError()),
     "empty_snooze": lambda: throw(EmptySnooze()),
     "empty_retry_after": lambda: throw(EmptyRetryAfter()),
+    # only a child with a limit of memory may do these
+    "gigabyte": lambda: len(b"x" * 2**30),
+    "ten_gigabytes": lambda: len(b"x" * (10 * 2**30)),
+    "hidden_gigabyte": hidden_gigabyte,
+    "exit_in_a_task": exit_in_a_task,  # only on an event loop
     "plain": lambda: throw(ValueError("plainly wrong")),
     # these end the process, so only a child may do them
     "os_exit": lambda: os._exit(7),
     "segfault": lambda: ctypes.string_at(0),
+    "overflow": overflow_the_stack,
     "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     # these return what cannot be stored
     "nan": lambda: float("nan"),
@@ -137,6 +170,8 @@ ACTIONS = {
     "nul_result": lambda: "a\0b",
     "surrogate_result": lambda: "a\ud800b",
     "object": object,
+    "naive_datetime": lambda: datetime(2026, 1, 1),  # noqa: DTZ001 - that is the point
+    "enormous": lambda: "x" * 300_000_000,
     "too_large": lambda: "x" * 70_000,
     "too_deep": lambda: deep(100),
     "far_too_deep": lambda: deep(100_000),
@@ -320,6 +355,55 @@ class BlockTheLoop(AsyncJob):
     async def run(self, ctx: Context):
         note(self.path, "began", ctx)
         return Path(f"{self.path}.pipe").read_text()  # noqa: ASYNC240 - that is the point
+
+
+class BlockTheLoopFirst(AsyncJob):
+    """Does so in its first attempt only."""
+
+    path: str
+
+    async def run(self, ctx: Context):
+        note(self.path, "began", ctx)
+        if ctx.attempt == 1:
+            Path(f"{self.path}.pipe").read_text()  # noqa: ASYNC240 - that is the point
+        return ctx.attempt
+
+
+class WaitInItsOwnThread(AsyncJob):
+    """An AsyncJob that hands its work to a thread, which looks whether to stop."""
+
+    path: str
+
+    async def run(self, ctx: Context):
+        return await asyncio.to_thread(WaitInThread(path=self.path).run, ctx)
+
+
+class RunAProgram(CpuBoundJob):
+    """Waits for a program that it starts, whose process id it notes, too."""
+
+    path: str
+
+    def run(self, ctx: Context):
+        program = subprocess.Popen(["sleep", "600"])
+        Path(f"{self.path}.program").write_text(f"{ctx.attempt} {program.pid}\n")
+        note(self.path, "began", ctx)
+        return program.wait()
+
+
+class Collide(AsyncJob):
+    """Breaks a constraint of its own; PostgreSQL names the value."""
+
+    address: str
+    secret: str
+
+    async def run(self, ctx: Context):
+        connection = await asyncpg.connect(self.address)
+        try:
+            await connection.execute("CREATE TEMP TABLE people (mail text UNIQUE)")
+            for _ in range(2):
+                await connection.execute("INSERT INTO people VALUES ($1)", self.secret)
+        finally:
+            await connection.close()
 
 
 # Compute for ever.

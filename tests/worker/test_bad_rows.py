@@ -27,6 +27,7 @@ UNSTORABLE = {
     "nul_result": "result: holds the character NUL",
     "surrogate_result": "result: holds a lone surrogate",
     "object": "result: holds a value of type object",
+    "naive_datetime": "result: holds a datetime without a time zone",
     "too_large": TOO_LARGE,
     "too_deep": "result: nests deeper than 64 levels",
     "far_too_deep": "result: ",
@@ -75,7 +76,7 @@ async def test_rows_of_an_unknown_kind_wait_in_sight_and_harm_nobody(scheduler, 
 
 
 @pytest.mark.parametrize("kind", ["Act", "ActInThread", "ActInProcess"])
-async def test_a_result_that_cannot_be_stored_fails_its_job_alone(db, work, kind):
+async def test_f56_a_result_that_cannot_be_stored_fails_its_job_alone(db, work, kind):
     await work()
     bad = {action: await insert(db, kind, {"action": action}) for action in UNSTORABLE}
     neighbours = await insert_many(db, 20, kind.replace("Act", "Echo"), {"value": 1})
@@ -87,6 +88,18 @@ async def test_a_result_that_cannot_be_stored_fails_its_job_alone(db, work, kind
         assert (action, job["status"], job["attempt"], job["result"]) == (action, "FAILED", 1, None)
         assert (attempt["error_type"], words in attempt["error"]) == ("InvalidResult", True), attempt["error"]
     assert {(found[job_id]["status"], found[job_id]["result"]) for job_id in neighbours} == {("COMPLETED", "1")}
+
+
+async def test_f56_a_result_of_300_mb_fails_its_job_alone(db, work):
+    await work()
+    job_id = await insert(db, "Act", {"action": "enormous"})
+    neighbours = await insert_many(db, 20, "Echo")
+
+    job = await ended(db, job_id)
+
+    assert (job["status"], job["attempt"]) == ("FAILED", 1)
+    assert "result: has 300,000,002 bytes of JSON, at most 65,536 are allowed" in job["error"]
+    assert {job["attempt"] for job in (await ended(db, *neighbours)).values()} == {1}
 
 
 @pytest.mark.parametrize("kind", ["Act", "ActInProcess"])

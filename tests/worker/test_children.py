@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from witness import children_of, ended, has_status, insert, insert_many, is_alive, until
+from witness import children_of, ended, has_status, insert, insert_many, is_alive, row, until
 
 from worker.processes import Child
 
@@ -57,6 +57,17 @@ class ForksAndDies(CpuBoundJob):
 """
 
 
+LEAKY = """
+import os
+
+from scheduler import CpuBoundJob
+
+class Leaky(CpuBoundJob):
+    def run(self, ctx):
+        return os.getpid()
+"""
+
+
 def open_descriptors():
     return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.exists()}
 
@@ -75,6 +86,25 @@ async def test_a_busy_child_dies_with_its_worker(db, launch, gate, kind):
     process.send(signal.SIGKILL)
 
     await has_no_child_left(process, [pid])
+
+
+@pytest.mark.parametrize("end", [signal.SIGSEGV, signal.SIGABRT, ("ActInThread", "os_exit"), ("Act", "segfault")])
+async def test_no_child_is_left_whatever_ends_the_worker(scheduler, db, launch, gate, end):
+    process, gate = await launch().ready(), gate()
+    idle, job_id = await insert(db, "EchoInProcess"), await insert(db, "HogInC", {"path": gate.path})
+    await gate.begun()
+    await ended(db, idle)
+    children = children_of(process.pid)
+    assert len(children) == 2
+
+    if isinstance(end, tuple):
+        await insert(db, end[0], {"action": end[1]})
+    else:
+        process.send(end)
+
+    await process.exits()
+    await has_no_child_left(process, children)
+    assert (await row(db, job_id))["status"] == "RUNNING"  # until its lease lapses: nobody could say more
 
 
 async def test_an_idle_child_dies_with_its_worker(scheduler, launch):
@@ -168,6 +198,53 @@ async def test_children_are_kept_for_the_next_job(scheduler, work):
 
     assert len(pids) == 1
     assert pids != {os.getpid()}
+
+
+async def test_a_child_is_replaced_after_its_jobs_and_none_is_left_over(scheduler, db, work):
+    worker = await work(processes=2, child_jobs=3)
+    pids = []
+
+    async def others_serve():
+        pids.append((await (await scheduler.submit(jobs.Where())).result(SOON))["pid"])
+        return len(set(pids)) >= 4
+
+    await until(others_serve, "children should have been replaced")
+    assert await db.fetchval("SELECT count(*) FROM scheduler.attempts") == 0
+    await worker.stop()
+
+    assert not any(is_alive(pid) for pid in pids)
+    assert not children_of(os.getpid())
+    assert all(pids.count(pid) >= 3 for pid in pids[:-3])
+
+
+async def test_a_child_whose_successor_cannot_start_goes_on(db, work, tmp_path, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "leaky.py"
+    module.write_text(LEAKY)
+    await work(processes=1, child_jobs=2, kinds=[importlib.import_module("leaky").Leaky])
+    pids = []
+
+    async def one_more():
+        pids.append(json.loads((await ended(db, await insert(db, "Leaky", max_attempts=1)))["result"]))
+
+    async def has_failed_twice():
+        await one_more()
+        return caplog.text.count("its successor cannot start: ImportError: half of a deploy") >= 2
+
+    async def another_serves():
+        await one_more()
+        return pids[-1] != first
+
+    await one_more()
+    module.write_text("raise ImportError('half of a deploy')\n" + LEAKY)
+    await until(has_failed_twice, "two successors should have failed to start")
+    first, served = pids[0], len(pids)
+    module.write_text(LEAKY)
+    await until(another_serves, "it should have been replaced after all")
+
+    assert set(pids[:served]) == {first}
+    assert await db.fetchval("SELECT count(*) FROM scheduler.attempts") == 0
+    await until(lambda: not is_alive(first), "the first child should be gone")
 
 
 async def test_a_child_that_was_told_to_die_gets_no_other_job():

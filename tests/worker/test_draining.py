@@ -97,7 +97,7 @@ async def test_what_runs_on_at_the_end_of_grace_is_given_back(db, launch, gate):
 
 
 @pytest.mark.parametrize("kind", ["Stubborn", "StubbornInThread"])
-async def test_no_handler_keeps_the_process_alive_after_grace(db, launch, gate, kind):
+async def test_f06_no_handler_keeps_the_process_alive_after_grace(db, launch, gate, kind):
     process, gate = await launch(grace=0.5).ready(), gate()
     job_id = await start(db, gate, kind)
 

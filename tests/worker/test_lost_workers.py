@@ -47,7 +47,7 @@ async def test_of_a_killed_worker_only_what_it_held_runs_again(db, launch):
     assert last - killed_at < timedelta(seconds=LEASE + reaper_period + 0.5)
 
 
-async def test_a_job_of_a_killed_worker_runs_again_after_its_lease(db, launch, gate):
+async def test_b50_a_job_of_a_killed_worker_runs_again_after_its_lease(db, launch, gate):
     gate = gate()
     doomed = await launch(lease=LEASE).ready()
     job_id = await insert(db, "FirstOnly", {"path": gate.path})
@@ -62,7 +62,7 @@ async def test_a_job_of_a_killed_worker_runs_again_after_its_lease(db, launch, g
     assert (attempt["outcome"], attempt["error"]) == ("lost", "the worker did not renew its lease")
 
 
-async def test_a_paused_worker_overwrites_nothing_when_it_goes_on(db, launch, gate):
+async def test_f02_a_paused_worker_overwrites_nothing_when_it_goes_on(db, launch, gate):
     late, endless = gate("late"), gate("endless")
     paused = await launch(lease=LEASE).ready()
     late_id = await insert(db, "FirstOnly", {"path": late.path})
@@ -135,7 +135,7 @@ async def test_an_older_attempt_in_the_same_worker_is_stopped(db, work, gate):
     assert (await ended(db, job_id))["result"] == "2"
 
 
-async def test_a_blocked_event_loop_keeps_its_leases_and_is_reported(db, launch, gate):
+async def test_f04_a_blocked_event_loop_keeps_its_leases_and_is_reported(db, launch, gate):
     gate = gate()
     os.mkfifo(f"{gate.path}.pipe")
     process = await launch(lease=3).ready()

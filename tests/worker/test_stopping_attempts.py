@@ -1,7 +1,9 @@
 """Timeouts and cancellations reach a running attempt in all three executors, and nothing it returns outweighs them."""
 
+import asyncio
 import contextlib
 import importlib
+import json
 import os
 import time
 from datetime import timedelta
@@ -99,7 +101,7 @@ async def test_a_job_that_completes_although_it_was_cancelled_stays_completed(sc
     assert (job["status"], job["result"]) == ("COMPLETED", '"done all the same"')
 
 
-async def test_a_job_that_returns_after_its_timeout_has_timed_out(db, work, gate):
+async def test_f54_a_job_that_returns_after_its_timeout_has_timed_out(db, work, gate):
     await work()
 
     job_id = await start(db, gate(), "Polite", max_attempts=1, timeout=timedelta(seconds=0.2))
@@ -108,7 +110,7 @@ async def test_a_job_that_returns_after_its_timeout_has_timed_out(db, work, gate
     assert (job["status"], job["result"]) == ("TIMED_OUT", None)
 
 
-async def test_a_handler_that_swallows_its_cancellation_has_timed_out_and_keeps_its_slot(scheduler, db, work, gate):
+async def test_f54_a_handler_that_swallows_its_cancellation_has_timed_out_and_keeps_its_slot(scheduler, db, work, gate):
     worker = await work(async_slots=2)
     gate = gate()
     job_id = await start(db, gate, "Stubborn", max_attempts=1, timeout=timedelta(seconds=0.2))
@@ -118,6 +120,7 @@ async def test_a_handler_that_swallows_its_cancellation_has_timed_out_and_keeps_
     assert job["status"] == "TIMED_OUT"
     assert gate.notes("swallowed")
     assert executor(worker, "async").slots.taken == 1
+    await lists_abandoned(db, 1)
     assert await (await scheduler.submit(jobs.Echo(value="beside it"))).result(SOON) == "beside it"
     gate.open()
     await gate.noted("returned")
@@ -135,6 +138,49 @@ async def test_a_handler_that_swallows_its_cancellation_is_cancelled_all_the_sam
     assert (await ended(db, job_id))["status"] == "CANCELLED"
 
 
+async def lists_abandoned(db, number):
+    async def abandoned():
+        (listed,) = await db.fetch("SELECT scheduler.list_workers() AS worker")
+        return json.loads(listed["worker"])["abandoned"] == number
+
+    await until(abandoned, f"the list of workers should show {number} abandoned handlers")
+
+
+async def test_f54_a_job_that_blocks_the_loop_beyond_its_timeout_has_timed_out(db, work, gate):
+    await work(lease=60)
+    gate = gate()
+    os.mkfifo(f"{gate.path}.pipe")
+    release = f"while ! [ -e {gate.path}.began ]; do sleep 0.1; done; sleep 1; echo late > {gate.path}.pipe"
+    releasing = await asyncio.create_subprocess_exec("sh", "-c", release)  # as this loop is the one that is blocked
+
+    job_id = await insert(db, "BlockTheLoop", {"path": gate.path}, max_attempts=1, timeout=timedelta(seconds=0.3))
+
+    job, (attempt,) = await ended(db, job_id), await attempts(db, job_id)
+    assert (job["status"], job["result"], attempt["error_type"]) == ("TIMED_OUT", None, "TimedOut")
+    await releasing.wait()
+
+
+async def test_a_thread_that_an_async_job_has_started_sees_that_it_should_stop(scheduler, db, work, gate):
+    await work()
+    gate = gate()
+    job_id = await start(db, gate, "WaitInItsOwnThread")
+
+    await scheduler.cancel(job_id)
+
+    assert (await ended(db, job_id))["status"] == "CANCELLED"
+    await gate.noted("stopped")
+
+
+async def test_the_programs_that_a_killed_child_has_started_end_with_it(db, work, gate):
+    await work()
+    gate = gate()
+    job_id = await start(db, gate, "RunAProgram", max_attempts=1, timeout=timedelta(seconds=1))
+    ((_, program),) = gate.notes("program")
+
+    assert (await ended(db, job_id))["status"] == "TIMED_OUT"
+    await until(lambda: not is_alive(program), "the program should be gone")
+
+
 async def test_a_thread_that_does_not_stop_is_left_to_itself_and_its_slot_replaced(scheduler, db, work, gate):
     worker = await work(threads=1)
     threads, gate = executor(worker, "thread"), gate()
@@ -144,21 +190,24 @@ async def test_a_thread_that_does_not_stop_is_left_to_itself_and_its_slot_replac
 
     assert job["status"] == "TIMED_OUT"
     assert (len(threads.abandoned), threads.slots.taken) == (1, 0)
+    await lists_abandoned(db, 1)
     assert await (await scheduler.submit(jobs.EchoInThread(value="in its place"))).result(SOON) == "in its place"
     gate.open()
     await until(lambda: not threads.abandoned, "the thread should have come back")
     assert (await row(db, job_id))["status"] == "TIMED_OUT"
     assert threads.slots.taken == 0
+    await lists_abandoned(db, 0)
 
 
-async def test_no_more_threads_are_left_to_themselves_than_there_are_slots(scheduler, db, work, gate):
+async def test_no_more_threads_are_left_to_themselves_than_there_are_slots(scheduler, db, work, gate, caplog):
     worker = await work(threads=1)
     threads, gates = executor(worker, "thread"), [gate("first"), gate("second")]
     for one in gates:
         job_id = await start(db, one, "StubbornInThread", max_attempts=1, timeout=timedelta(seconds=0.1))
         assert (await ended(db, job_id))["status"] == "TIMED_OUT"
 
-    assert (len(threads.abandoned), threads.slots.taken) == (1, 1)
+    assert (len(threads.abandoned), threads.slots.taken) == (2, 1)
+    assert "its thread is left to itself, as are 2 of at most 2" in caplog.text
 
     waiting = await scheduler.submit(jobs.EchoInThread(value="at last"))
     gates[1].open()
