@@ -30,7 +30,7 @@ def chaos(*options: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_half_a_minute_of_faults_costs_nothing_that_was_promised():
+def test_f72_half_a_minute_of_faults_costs_nothing_that_was_promised():
     code, told = chaos("--minutes", "0.5", "--seed", "7")
 
     assert code == 0, told
