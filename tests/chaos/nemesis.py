@@ -132,9 +132,10 @@ class AgainstWorkers(Nemesis):
 
 
 class AgainstServers(Nemesis):
-    def __init__(self, name: str, seed: int, pair: Pair, faults: list[Fault]) -> None:
+    def __init__(self, name: str, seed: int, pair: Pair, faults: list[Fault], slots: list[Slot]) -> None:
         super().__init__(name, seed, pair, faults)
-        self.deeds = [self.terminate, self.restart, self.promote, self.ddl]
+        self._slots = slots
+        self.deeds = [self.terminate, self.restart, self.promote, self.split_brain, self.ddl]
 
     async def terminate(self, rng: Random) -> Fault | None:
         """End all sessions of one sort: those that claim and settle, the keepers', the listeners', the submitters'."""
@@ -160,6 +161,19 @@ class AgainstServers(Nemesis):
         await self.until_busy(None)
         fault = Fault("promote", time.time())
         await self._pair.fail_over(lag=rng.uniform(0, 0.4))
+        return fault
+
+    async def split_brain(self, rng: Random) -> Fault:
+        """Two primaries for a moment: half of the workers go to the new one, the others and the submitters stay."""
+        await self.until_busy(None)
+        fault = Fault("split brain", time.time())
+        moved = rng.sample(self._slots, k=len(self._slots) // 2)
+
+        def divide() -> None:
+            for slot in moved:
+                slot.link.cut()
+
+        await self._pair.split(rng.uniform(0, 0.4), rng.uniform(0.5, 2), divide)
         return fault
 
     async def ddl(self, rng: Random) -> Fault | None:

@@ -1,4 +1,4 @@
-"""What went wrong in the reapers of others: hidden behind a page, ended twice, stopped by a key, reaped by the clock."""
+"""What went wrong in the reapers of others: hidden behind a page, ended twice, stopped by a key, run too soon."""
 
 import asyncio
 from datetime import timedelta
