@@ -95,11 +95,11 @@ class Campaign:
         options = "sslmode=disable&application_name=submitter&chaos.actor=submitter"
         dsn = f"postgresql://{LOGIN}@127.0.0.1:{proxy.port}/postgres?{options}"
         self._load, self._ghost = Load(dsn, self._seed, self._rate), Ghost(dsn, self._seed)
-        half = WORKERS // 2
+        half, wires = WORKERS // 2, [proxy, *(slot.link for slot in self._slots)]
         nemeses: list[Nemesis] = [
             AgainstWorkers("of some", self._seed, self._pair, self._faults, self._slots[:half], proxy),
             AgainstWorkers("of others", self._seed, self._pair, self._faults, self._slots[half:], proxy),
-            AgainstServers("of servers", self._seed, self._pair, self._faults, self._slots),
+            AgainstServers("of servers", self._seed, self._pair, self._faults, wires),
         ]
         everyone: list[Any] = [self._load, self._ghost, *nemeses]
         async with asyncio.TaskGroup() as group:

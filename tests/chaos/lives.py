@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from scheduler.states import TRANSITIONS
 
@@ -25,7 +26,7 @@ class Lives:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self.moves = moves(history.events)
+        self.moves = dict(moves(history.events))
         self.rows = {row.id: row for row in history.rows}
         self.by_token = defaultdict(list)
         for row in history.rows:
@@ -36,8 +37,8 @@ class Lives:
     def runs(self) -> Iterator[tuple[Event, Event | None]]:
         """Yield every claim with the move that ended it."""
         for life in self.moves.values():
-            for move, following in zip(life, [*life[1:], None], strict=True):
-                if move.now == "RUNNING":
+            for move, following in pairwise([*life, None]):
+                if move is not None and move.now == "RUNNING":
                     yield move, following
 
 
