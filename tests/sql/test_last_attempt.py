@@ -1,5 +1,7 @@
 """Attempts are counted in 32 bits: a job that has used them up ends, and harms no other."""
 
+from datetime import timedelta
+
 import pytest
 
 from .steps import attempts, claim, end, insert, row, start, status
@@ -37,3 +39,23 @@ async def test_f75_the_attempt_before_the_last_is_claimed_and_its_fence_is_the_g
     (job,) = await claim(db)
 
     assert (job["attempt"], job["fence"] & 0xFFFFFFFF) == (LAST, LAST)
+
+
+@pytest.mark.parametrize("delay", [-5, -1e300, 0])
+@pytest.mark.parametrize("ending", ["failed", "snoozed"])
+async def test_f75_a_delay_in_the_past_is_none_and_does_not_jump_the_queue(db, clock, ending, delay):
+    job = await start(db)
+
+    await end(db, job, ending, delay=delay)
+
+    found = await row(db, job["id"])
+    assert (found["status"], found["run_at"]) == ("DELAYED", await clock.now())
+
+
+@pytest.mark.parametrize("ending", ["failed", "snoozed"])
+async def test_f75_the_longest_delay_is_a_year_and_a_day(db, clock, ending):
+    job = await start(db, retry_jitter=False)
+
+    await end(db, job, ending, delay=1e300)
+
+    assert (await row(db, job["id"]))["run_at"] == await clock.now() + timedelta(days=366)
