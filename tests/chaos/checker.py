@@ -182,6 +182,17 @@ def effects_have_a_claim(lives: Lives) -> Finding:
     yield from (f"job {job} completed under fence {fence}, and wrote nothing" for job, fence in due - written.keys())
 
 
+def effects_are_explained(lives: Lives) -> Finding:
+    """I12: a handler that came to its end completed its job, unless the record shows that it was stopped or lost."""
+    claimed = {(claim.job, claim.fence): claim.attempt for claims in lives.claims.values() for claim in claims}
+    for effect in lives.history.effects:
+        attempt = claimed.get((effect.job, effect.fence))
+        told = lives.ended.get((effect.job, attempt or 0))
+        own = effect.job in lives.rows and lives.rows[effect.job].kind == EXACTLY_ONCE
+        if effect.what == "finished" and told is not None and told.outcome in {"failed", "snoozed"} and not own:
+            yield f"job {effect.job} came to its end under fence {effect.fence}, and that attempt is {told.outcome}"
+
+
 def nothing_is_left_over(lives: Lives) -> Finding:
     """I13: no session, lock or process outlives its worker, and no worker ends unasked."""
     yield from lives.history.left_over
@@ -213,7 +224,7 @@ INVARIANTS: dict[str, tuple[Callable[[Lives], Finding], ...]] = {
     "I6": (nothing_is_stuck,),
     "I7": (children_come_after_their_parents,),
     "I10": (keys_are_unique,),
-    "I12": (effects_have_a_claim,),
+    "I12": (effects_have_a_claim, effects_are_explained),
     "I13": (nothing_is_left_over,),
     "I14": (what_is_bounded_stays_so,),
     "I15": (everything_ends_as_it_should,),

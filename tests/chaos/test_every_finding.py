@@ -110,6 +110,8 @@ CASES = {
     "I12": {
         "completed without a handler": history(effects=[]),
         "executed without a claim": history(effects=effects() + effects(fence=7)),
+        "done, and on record as failed": history(
+            events=FAILED, rows=[job(status="FAILED", failures=1)], ended=[END], submissions=[told(ends=("FAILED",))]),
         "written twice": history(rows=[job(kind=EXACTLY_ONCE)], written=[(1, FENCE)] * 2),
         "written and not completed": history(written=[(1, 7)]),
         "completed and not written": history(rows=[job(kind=EXACTLY_ONCE)]),
