@@ -81,8 +81,8 @@ class Campaign:
         if number not in POOLED or pooler.version() is None:
             return Slot(number, wire, LOGIN, self._folder)
         between = Pooler(wire, LOGIN, self._folder / f"pooler-{number}", f"worker-{number}")
-        self._poolers.append(between)
         await between.start()
+        self._poolers.append(between)
         return Slot(number, await self._proxy(between.address), LOGIN, self._folder, between)
 
     async def _proxy(self, target: Callable[[], tuple[str, int]]) -> Proxy:

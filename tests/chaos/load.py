@@ -63,6 +63,8 @@ class Submitter:
     async def run(self) -> None:
         started, sent = time.monotonic(), 0
         while not self._load.stopped:
+            if self._load.under_way >= 2 * ENOUGH:  # else what is left in the end takes longer than anybody waits
+                await asyncio.sleep(1)
             if self._rng.random() < 0.2:
                 sent += await self._submit_many()
             else:

@@ -1,6 +1,7 @@
 """PgBouncer in transaction mode between one place for workers and whatever server is the primary now."""
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -40,7 +41,9 @@ class Pooler:
 
 def version() -> str | None:
     """Return which PgBouncer is installed, or None."""
-    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    if "/usr/sbin" not in os.environ["PATH"].split(":"):
+        os.environ["PATH"] += ":/usr/sbin"  # where it is, and not everybody looks
+    program = shutil.which("pgbouncer")
     if program is None:
         return None
     return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
