@@ -53,7 +53,7 @@ BEGIN
         WITH chosen AS MATERIALIZED (
           SELECT head.id FROM unnest(heads, quotas) AS h(kind, quota) CROSS JOIN LATERAL (
             SELECT j.id FROM scheduler.jobs_active j
-            WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = h.kind AND j.line = ''
+            WHERE j.status = 'PENDING' AND j.queue = v_queue AND j.kind = h.kind AND j.line = '' AND j.attempt < 2147483647
               AND (j.crashes = 0 OR j.crashes < j.max_crashes OR j.id = suspect)
             ORDER BY j.rank_at, j.id LIMIT h.quota FOR NO KEY UPDATE SKIP LOCKED) AS head),
         started AS (

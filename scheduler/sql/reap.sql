@@ -4,7 +4,8 @@
 -- Does nothing until one lease after the server started or the epoch changed: while the database was away nobody could
 -- renew, and an outage is nobody's crash.
 -- Race: a renewal or a settlement may be under way. The guard stands in the locking statement, which sees the row as it is
--- now (deciding from an earlier read reset live jobs 40 times of 40). Locks FOR UPDATE SKIP LOCKED, ids ascending.
+-- now (deciding from an earlier read reset live jobs 40 times of 40). Locks FOR UPDATE SKIP LOCKED, in any order, for it never
+-- waits; the limit counts what was locked, so that a page of jobs that others hold hides none behind it.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.reap(p_lease interval, p_limit int DEFAULT 1000) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
@@ -22,14 +23,10 @@ BEGIN
   IF scheduler.clock() < p_lease + greatest(pg_postmaster_start_time(), (SELECT e.changed_at FROM scheduler.epoch e)) THEN
     RETURN '{"reaped": [], "parents": [], "jobs": []}';
   END IF;
-  WITH lapsed AS MATERIALIZED (
-    SELECT j.id FROM scheduler.jobs_active j WHERE j.status = 'RUNNING' AND j.lease_expires_at < scheduler.clock()
-    LIMIT p_limit),
-  held AS MATERIALIZED (
+  WITH held AS MATERIALIZED (
     SELECT j.id, j.kind, j.queue, j.tenant, j.attempt, j.worker_id, j.started_at, j.crashes, j.max_crashes, j.cancel_requested_at
-    FROM scheduler.jobs_active j WHERE j.id = ANY (ARRAY(SELECT l.id FROM lapsed l))
-      AND j.worker_id IS NOT NULL AND j.lease_expires_at < scheduler.clock()
-    ORDER BY j.id FOR UPDATE SKIP LOCKED),
+    FROM scheduler.jobs_active j WHERE j.status = 'RUNNING' AND j.lease_expires_at < scheduler.clock()
+    LIMIT p_limit FOR UPDATE SKIP LOCKED),
   ruled AS MATERIALIZED (
     SELECT h.*, CASE WHEN h.cancel_requested_at IS NOT NULL THEN 'CANCELLED' WHEN h.crashes >= h.max_crashes THEN 'FAILED'
       ELSE 'PENDING' END::scheduler.job_status AS status FROM held h),

@@ -100,7 +100,7 @@ BEGIN
   ruled AS MATERIALIZED (
     SELECT h.*, CASE
         WHEN h.outcome = 'cancelled' OR h.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
-        WHEN h.outcome = 'snoozed' OR h.retryable AND h.failures + 1 < h.max_attempts THEN 'DELAYED'
+        WHEN h.attempt < 2147483647 AND (h.outcome = 'snoozed' OR h.retryable AND h.failures + 1 < h.max_attempts) THEN 'DELAYED'
         WHEN h.outcome = 'timed_out' THEN 'TIMED_OUT'
         ELSE 'FAILED' END::scheduler.job_status AS status
     FROM held h),

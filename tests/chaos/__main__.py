@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import uvloop
 
-from .campaign import WORKERS, Campaign
+from .campaign import Campaign
 from .checker import violations
 from .report import lines
 
@@ -32,8 +33,9 @@ def main() -> int:
     print(f"chaos in {folder}: {arguments.minutes:g} minutes, seed {arguments.seed}", flush=True)
     sabotage = arguments.sabotage.read_text() if arguments.sabotage else ""
     campaign = Campaign(folder, seed=arguments.seed, rate=arguments.rate, sabotage=sabotage)
-    history = asyncio.run(campaign.run(arguments.minutes * 60))
-    title = f"seed {arguments.seed}, revision {revision()}, {arguments.minutes:g} minutes, {WORKERS} workers"
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        history = runner.run(campaign.run(arguments.minutes * 60))
+    title = f"seed {arguments.seed}, revision {revision()}, {arguments.minutes:g} minutes"
     print("\n".join(lines(history, title)))
     if violations(history) or arguments.keep:
         (folder / "history.json").write_bytes(msgspec.json.encode(history))

@@ -1,7 +1,9 @@
 """One campaign: start everything, let it be harmed, heal it, wait until all has ended, ask the witnesses."""
 
 import asyncio
+import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,18 @@ import asyncpg
 from scheduler.cluster import wheel_binaries
 from scheduler.schema import migrate
 
-from . import recorder
+from . import pooler, recorder
 from .ghost import Ghost
 from .history import EXACTLY_ONCE, Fault, History
 from .load import Load
 from .nemesis import AgainstServers, AgainstWorkers, Nemesis
+from .pooler import Pooler
 from .proxy import Proxy
 from .servers import Pair
 from .workers import Slot, processes_of, refused_outcomes
 
 WORKERS = 4
+POOLED = {1, 3}  # which of them speak through PgBouncer, where that is installed
 PATIENCE = 30.0  # seconds without any move until what has not ended is called stuck
 LONGEST = 300.0  # seconds until what still moves is called stuck, too
 FORGOTTEN = 10.0  # seconds until what a dead process left behind must be gone
@@ -47,6 +51,7 @@ class Campaign:
         self._slots: list[Slot] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._proxies: list[Proxy] = []
+        self._poolers: list[Pooler] = []
 
     async def run(self, seconds: float) -> History:
         try:
@@ -67,27 +72,34 @@ class Campaign:
         if self._sabotage:
             await connection.execute(self._sabotage)
         await connection.close()
-        for number in range(WORKERS):
-            proxy = await self._proxy()
-            self._slots.append(Slot(number, proxy, LOGIN, self._folder))
+        self._slots = [await self._slot(number) for number in range(WORKERS)]
         self._keepers = [asyncio.create_task(slot.keep()) for slot in self._slots]
         await asyncio.gather(*(slot.ready() for slot in self._slots))  # kinds are declared now
 
-    async def _proxy(self) -> Proxy:
-        self._proxies.append(Proxy(self._pair.address))
+    async def _slot(self, number: int) -> Slot:
+        wire = await self._proxy(self._pair.address)
+        if number not in POOLED or pooler.version() is None:
+            return Slot(number, wire, LOGIN, self._folder)
+        between = Pooler(wire, LOGIN, self._folder / f"pooler-{number}", f"worker-{number}")
+        await between.start()
+        self._poolers.append(between)
+        return Slot(number, await self._proxy(between.address), LOGIN, self._folder, between)
+
+    async def _proxy(self, target: Callable[[], tuple[str, int]]) -> Proxy:
+        self._proxies.append(Proxy(target))
         await self._proxies[-1].open()
         return self._proxies[-1]
 
     async def _harm(self, seconds: float) -> None:
-        proxy = await self._proxy()
+        proxy = await self._proxy(self._pair.address)
         options = "sslmode=disable&application_name=submitter&chaos.actor=submitter"
         dsn = f"postgresql://{LOGIN}@127.0.0.1:{proxy.port}/postgres?{options}"
         self._load, self._ghost = Load(dsn, self._seed, self._rate), Ghost(dsn, self._seed)
-        half = WORKERS // 2
+        half, wires = WORKERS // 2, [proxy, *(slot.link for slot in self._slots)]
         nemeses: list[Nemesis] = [
             AgainstWorkers("of some", self._seed, self._pair, self._faults, self._slots[:half], proxy),
             AgainstWorkers("of others", self._seed, self._pair, self._faults, self._slots[half:], proxy),
-            AgainstServers("of servers", self._seed, self._pair, self._faults),
+            AgainstServers("of servers", self._seed, self._pair, self._faults, wires),
         ]
         everyone: list[Any] = [self._load, self._ghost, *nemeses]
         async with asyncio.TaskGroup() as group:
@@ -111,9 +123,12 @@ class Campaign:
         await connection.close()
 
     async def _testimony(self) -> History:
+        megabytes = max(slot.megabytes() for slot in self._slots)
         await self._stop_workers()
         connection = await asyncpg.connect(self._pair.primary.url)
         history = await recorder.read(connection)
+        history.sizes = {"megabytes of memory of a worker": round(megabytes), **await recorder.sizes(connection)}
+        history.setting = setting(await connection.fetchval("SHOW server_version"))
         surprises = [words for slot in self._slots for words in slot.surprises]
         history.left_over = surprises + await leftovers(connection, self._folder / "ledger", FORGOTTEN)
         await connection.close()
@@ -127,12 +142,21 @@ class Campaign:
     async def _stop_workers(self) -> None:
         await asyncio.gather(*(slot.close() for slot in self._slots))
         await asyncio.gather(*self._keepers)
+        for between in self._poolers:
+            between.stop()
 
     async def _stop(self) -> None:
         await self._stop_workers()
         for proxy in self._proxies:
             await proxy.close()
         await self._pair.stop()
+
+
+def setting(server: str) -> str:
+    """Return the words for what took part."""
+    between = pooler.version()
+    pooled = f"{len(POOLED)} of them behind {between}" if between else "none behind PgBouncer, which is not installed"
+    return f"PostgreSQL {server}, Python {platform.python_version()}, {WORKERS} workers, {pooled}"
 
 
 async def leftovers(connection: "asyncpg.Connection[Any]", ledger: Path, patience: float) -> list[str]:

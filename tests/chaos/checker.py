@@ -8,48 +8,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from scheduler.states import TRANSITIONS
-
-from .history import EXACTLY_ONCE, FINISHED, Event, History, Promotion, Submission, moves
-
-# What a promotion may leave unexplained: claims of the seconds before it, handlers that began on them some time later.
-BEFORE, AFTER = 5.0, 15.0
-# A status that stays is no move: what renews or asks to cancel leaves no event.
-LEGAL = {
-    (str(was), str(now))
-    for table in TRANSITIONS.values()
-    for was, targets in table.items()
-    for now in targets
-    if was != now
-}
-BORN = {"PENDING", "DELAYED", "BLOCKED"}
+from .history import EXACTLY_ONCE, FINISHED, History
+from .lives import BORN, LEGAL, Lives, is_documented_loss, is_of_a_lost_claim
 
 Finding = Iterator[str]
-
-
-class Lives:
-    """A history, with what several invariants ask: the moves of each job, its claims by attempt."""
-
-    def __init__(self, history: History) -> None:
-        self.history = history
-        self.moves = moves(history.events)
-        self.rows = {row.id: row for row in history.rows}
-        self.by_token = defaultdict(list)
-        for row in history.rows:
-            self.by_token[row.token].append(row)
-        self.claims = {job: [move for move in life if move.now == "RUNNING"] for job, life in self.moves.items()}
-        self.ended = {(end.job, end.attempt): end for end in history.ended}
-
-    def runs(self) -> Iterator[tuple[Event, Event | None]]:
-        """Yield every claim with the move that ended it."""
-        for life in self.moves.values():
-            for move, following in zip(life, [*life[1:], None], strict=True):
-                if move.now == "RUNNING":
-                    yield move, following
+# What must stay small, whatever happens. A worker takes some 50 MB.
+BOUNDS = {"megabytes of memory of a worker": 256.0, "percent of the queue of notices": 0.01}
 
 
 def no_job_is_lost(lives: Lives) -> Finding:
-    """I1: an acknowledged submission has exactly one job, another one at most one, a refused one none."""
+    """I1: an acknowledged submission has exactly one job, another one at most one, a refused one none.
+
+    Of the jobs of one call all exist, or none.
+    """
     for submission in lives.history.submissions:
         jobs = lives.by_token[submission.token]
         if len(jobs) > 1:
@@ -62,13 +33,15 @@ def no_job_is_lost(lives: Lives) -> Finding:
             jobs and submission.job is not None and jobs[0].id != submission.job and len(lives.history.promotions) == 0
         ):
             yield f"submission {submission.token} was told {submission.job}, and made job {jobs[0].id}"
-
-
-def is_documented_loss(history: History, submission: Submission) -> bool:
-    """Tell whether the standby promoted next had not received what was acknowledged."""
-    if submission.timeline is None or submission.timeline > len(history.promotions):
-        return False
-    return submission.written is None or submission.written > history.promotions[submission.timeline - 1].kept
+    calls = defaultdict(list)
+    for submission in lives.history.submissions:
+        if submission.call is not None:
+            calls[submission.call].append(bool(lives.by_token[submission.token]))
+    yield from (
+        f"of the {len(made)} jobs of call {call} there are {sum(made)}"
+        for call, made in calls.items()
+        if any(made) and not all(made)
+    )
 
 
 def one_claim_at_a_time(lives: Lives) -> Finding:
@@ -83,7 +56,7 @@ def one_claim_at_a_time(lives: Lives) -> Finding:
             elif move.was not in FINISHED and (move.was, move.now) not in LEGAL:
                 yield f"job {job} went {move.was} -> {move.now}"
     for row in lives.history.rows:
-        life = lives.moves[row.id]
+        life = lives.moves.get(row.id)
         if not life or life[-1].now != row.status:
             yield f"job {row.id} is {row.status}, but its last move says {life[-1].now if life else 'nothing'}"
 
@@ -176,7 +149,7 @@ def keys_are_unique(lives: Lives) -> Finding:
             by_key[row.kind, row.idempotency_key].append(row.id)
     yield from (f"jobs {ids} share the idempotency key {key}" for (_, key), ids in by_key.items() if len(ids) > 1)
     holders, keyed = {}, {row.id: row for row in lives.history.rows if row.unique_key is not None}
-    every_move = sorted((move for job in keyed for move in lives.moves[job]), key=lambda move: move.seq)
+    every_move = sorted((move for job in keyed for move in lives.moves.get(job, ())), key=lambda move: move.seq)
     for move in every_move:
         row = keyed[move.job]
         key = row.kind, row.unique_key
@@ -209,13 +182,27 @@ def effects_have_a_claim(lives: Lives) -> Finding:
     yield from (f"job {job} completed under fence {fence}, and wrote nothing" for job, fence in due - written.keys())
 
 
-def is_of_a_lost_claim(at: float, promotions: list[Promotion]) -> bool:
-    return any(promotion.at - BEFORE < at < promotion.at + AFTER for promotion in promotions)
+def effects_are_explained(lives: Lives) -> Finding:
+    """I12: a handler that came to its end completed its job, unless the record shows that it was stopped or lost."""
+    claimed = {(claim.job, claim.fence): claim.attempt for claims in lives.claims.values() for claim in claims}
+    for effect in lives.history.effects:
+        attempt = claimed.get((effect.job, effect.fence))
+        told = lives.ended.get((effect.job, attempt or 0))
+        own = effect.job in lives.rows and lives.rows[effect.job].kind == EXACTLY_ONCE
+        if effect.what == "finished" and told is not None and told.outcome in {"failed", "snoozed"} and not own:
+            yield f"job {effect.job} came to its end under fence {effect.fence}, and that attempt is {told.outcome}"
 
 
 def nothing_is_left_over(lives: Lives) -> Finding:
     """I13: no session, lock or process outlives its worker, and no worker ends unasked."""
     yield from lives.history.left_over
+
+
+def what_is_bounded_stays_so(lives: Lives) -> Finding:
+    """I14: nothing that should stay small has grown."""
+    for what, most in BOUNDS.items():
+        if lives.history.sizes.get(what, 0) > most:
+            yield f"{lives.history.sizes[what]:g} {what}, at most {most:g} are allowed"
 
 
 def everything_ends_as_it_should(lives: Lives) -> Finding:
@@ -237,8 +224,9 @@ INVARIANTS: dict[str, tuple[Callable[[Lives], Finding], ...]] = {
     "I6": (nothing_is_stuck,),
     "I7": (children_come_after_their_parents,),
     "I10": (keys_are_unique,),
-    "I12": (effects_have_a_claim,),
+    "I12": (effects_have_a_claim, effects_are_explained),
     "I13": (nothing_is_left_over,),
+    "I14": (what_is_bounded_stays_so,),
     "I15": (everything_ends_as_it_should,),
 }
 

@@ -67,7 +67,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """What a submitter asked for, and what it was told: acknowledged, refused, or unknown (the reply was lost).
 
     `ends`: the statuses in which such a job may end. `timeline` and `written`: the server that acknowledged it, and how
-    far its WAL had come by then; null when it did not live to tell.
+    far its WAL had come by then; null when it did not live to tell. `call`: which call of submit_many it was part of.
     """
 
     token: int
@@ -76,6 +76,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     job: int | None = None
     timeline: int | None = None
     written: int | None = None
+    call: int | None = None
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Promotion(msgspec.Struct, frozen=True):
-    """The primary was killed at `at`; what it had written up to `kept` lives on in the promoted standby."""
+    """The standby took over at `at`; what its primary had written up to `kept` lives on in it, and nothing later."""
 
     at: float
     kept: int
@@ -107,7 +108,8 @@ class History(msgspec.Struct, kw_only=True):
     """All of it.
 
     `accepted`: stale writes not refused. `left_over`: what should be gone. `edges`: (parent, child), not applied.
-    `written`: (job, fence) of what handlers wrote in the transaction that completed their job.
+    `written`: (job, fence) of what handlers wrote in the transaction that completed their job. `sizes`: what should
+    stay small, as it was in the end. `setting`: on what it all ran.
     """
 
     events: list[Event] = []
@@ -122,6 +124,8 @@ class History(msgspec.Struct, kw_only=True):
     edges: list[tuple[int, int]] = []
     written: list[tuple[int, int]] = []
     refused: int = 0
+    sizes: dict[str, float] = {}
+    setting: str = ""
 
 
 def moves(events: Iterable[Event]) -> dict[int, list[Event]]:

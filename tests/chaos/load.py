@@ -1,7 +1,8 @@
 """Submitters: they ask for all kinds of jobs, note what they were told, and cannot trust a connection.
 
 A submission without an idempotency key is sent once; when its reply is lost there may be a job or not. One with a key
-is sent until it is answered, and sometimes twice for no reason.
+is sent until it is answered, and sometimes twice for no reason. Every fifth call submits several jobs, all or none;
+only two while as many are under way as the workers can be expected to run in good time.
 """
 
 import asyncio
@@ -21,6 +22,9 @@ from .jobs import ENDS, Blocks, Breaks, Computes, Fragile, Overruns, Transfers, 
 
 WHERE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
 WRITTEN = "SELECT pg_current_wal_insert_lsn() - '0/0'"
+UNDER_WAY = "SELECT count(*) FROM scheduler.jobs WHERE status IN ('BLOCKED', 'DELAYED', 'PENDING', 'RUNNING')"
+ENOUGH = 1500  # jobs under way
+MOST = 12  # jobs of one call
 REMEMBERED = 50  # ids of the newest jobs, from which parents are chosen
 LOST = (DatabaseUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
@@ -34,6 +38,7 @@ class Load:
         self.submissions: list[Submission] = []
         self.stopped = False
         self.recent: list[int] = []
+        self.under_way = 0
         self._next_token = 0
         self._submitters = [Submitter(self, Random(f"{seed} submitter {n}")) for n in range(submitters)]
 
@@ -58,8 +63,13 @@ class Submitter:
     async def run(self) -> None:
         started, sent = time.monotonic(), 0
         while not self._load.stopped:
-            sent += 1
-            await self._submit()
+            if self._load.under_way >= 2 * ENOUGH:  # else what is left in the end takes longer than anybody waits
+                await asyncio.sleep(1)
+            if self._rng.random() < 0.2:
+                sent += await self._submit_many()
+            else:
+                sent += 1
+                await self._submit()
             await asyncio.sleep(max(0.0, started + sent / self._load.rate - time.monotonic()))
         self._forget()
 
@@ -82,6 +92,30 @@ class Submitter:
             if cancel_after is not None:
                 await self._cancel(told, cancel_after)
 
+    async def _submit_many(self) -> int:
+        """Submit several jobs in one call; return how many."""
+        size = self._rng.randint(2, MOST) if self._load.under_way < ENOUGH else 2
+        given = [self._job() for _ in range(size)]
+        call, family = given[0][0].token, self._family()
+        told = [Submission(token=job.token, answer="unknown", ends=ends, call=call) for job, ends in given]
+        try:
+            connection = await self._connected()
+            handles = await self._scheduler.submit_many((job for job, _ in given), connection=connection, **family)
+            told = [self._acknowledged(one, handle.id) for one, handle in zip(told, handles, strict=True)]
+            self._load.recent = [*self._load.recent[-REMEMBERED:], *(handle.id for handle in handles[-3:])]
+            written = int(await connection.fetchval(WRITTEN))
+            told = [msgspec.structs.replace(one, written=written) for one in told]
+            self._load.under_way = await connection.fetchval(UNDER_WAY)
+        except InvalidJob:
+            told = [msgspec.structs.replace(one, answer="refused") for one in told]
+        except LOST:
+            self._forget()
+        self._load.submissions += told
+        return size
+
+    def _acknowledged(self, told: Submission, job: int) -> Submission:
+        return msgspec.structs.replace(told, answer="acknowledged", job=job, timeline=self._timeline)
+
     def _job(self) -> tuple[Any, tuple[str, ...]]:
         token, rng = self._load.token(), self._rng
         kind = rng.choices(
@@ -98,10 +132,7 @@ class Submitter:
         return kind(token=token, does=does, seconds=round(seconds, 3)), (ENDS[does],)
 
     def _options(self) -> dict[str, Any]:
-        rng, options = self._rng, dict[str, Any]()
-        if len(self._load.recent) > 2 and rng.random() < 0.25:
-            options["depends_on"] = rng.sample(self._load.recent, k=rng.choice([1, 1, 2, 3]))
-            options["on_parent_failure"] = rng.choice(["cancel", "cancel", "run"])
+        rng, options = self._rng, self._family()
         if rng.random() < 0.15:
             options["idempotency_key"] = f"key-{rng.getrandbits(64):x}"
         if rng.random() < 0.05:
@@ -110,13 +141,20 @@ class Submitter:
             options["priority"] = rng.randrange(4)
         return options
 
+    def _family(self) -> dict[str, Any]:
+        rng = self._rng
+        if len(self._load.recent) <= 2 or rng.random() >= 0.25:
+            return {}
+        parents = rng.sample(self._load.recent, k=rng.choice([1, 1, 2, 3]))
+        return {"depends_on": parents, "on_parent_failure": rng.choice(["cancel", "cancel", "run"])}
+
     async def _ask(self, job: Any, options: dict[str, Any], ends: tuple[str, ...]) -> Submission:
         """Send a submission; return what we were told, with how far the WAL had come by then."""
         told = Submission(token=job.token, answer="unknown", ends=ends)
         try:
             connection = await self._connected()
             handle = await self._scheduler.submit(job, **options, connection=connection)
-            told = msgspec.structs.replace(told, answer="acknowledged", job=handle.id, timeline=self._timeline)
+            told = self._acknowledged(told, handle.id)
             return msgspec.structs.replace(told, written=int(await connection.fetchval(WRITTEN)))
         except InvalidJob:
             return msgspec.structs.replace(told, answer="refused")

@@ -20,6 +20,7 @@ from .workers import GRACE, LEASE, Slot
 Deed = Callable[[Random], Awaitable[Fault | None]]
 
 PAUSE = 1.5  # seconds between two faults of one nemesis, on average
+LONGER = 2.0  # after those that stop everybody: jobs are to be harmed, not kept away
 
 DDL = (
     "ALTER TABLE scheduler.jobs ADD COLUMN chaos_extra int; ALTER TABLE scheduler.jobs DROP COLUMN chaos_extra",
@@ -42,6 +43,7 @@ class Nemesis:
         self._rng = Random(f"{seed} {name}")
         self._pair = pair
         self._faults = faults
+        self.pause = PAUSE
         self.stopped = False
         self.deeds: list[Deed] = []
 
@@ -54,7 +56,7 @@ class Nemesis:
                 fault = await deck.pop()(self._rng)
                 if fault is not None:
                     self._faults.append(fault)
-            await asyncio.sleep(self._rng.uniform(0.2, 1.8) * PAUSE)
+            await asyncio.sleep(self._rng.uniform(0.2, 1.8) * self.pause)
 
     async def until_busy(self, actor: str | None) -> None:
         """Wait for a moment when the blow will hit something; give up soon, the events tell what it did hit."""
@@ -132,9 +134,11 @@ class AgainstWorkers(Nemesis):
 
 
 class AgainstServers(Nemesis):
-    def __init__(self, name: str, seed: int, pair: Pair, faults: list[Fault]) -> None:
+    def __init__(self, name: str, seed: int, pair: Pair, faults: list[Fault], wires: list[Proxy]) -> None:
         super().__init__(name, seed, pair, faults)
-        self.deeds = [self.terminate, self.restart, self.promote, self.ddl]
+        self.pause = LONGER
+        self._wires = wires
+        self.deeds = [self.terminate, self.restart, self.promote, self.split_brain, self.ddl]
 
     async def terminate(self, rng: Random) -> Fault | None:
         """End all sessions of one sort: those that claim and settle, the keepers', the listeners', the submitters'."""
@@ -160,6 +164,19 @@ class AgainstServers(Nemesis):
         await self.until_busy(None)
         fault = Fault("promote", time.time())
         await self._pair.fail_over(lag=rng.uniform(0, 0.4))
+        return fault
+
+    async def split_brain(self, rng: Random) -> Fault:
+        """Two primaries for a moment: about half of those who speak to one go to the new one, the others stay."""
+        await self.until_busy(None)
+        fault = Fault("split brain", time.time())
+        moved = rng.sample(self._wires, k=(len(self._wires) + 1) // 2)
+
+        def divide() -> None:
+            for wire in moved:
+                wire.cut()
+
+        await self._pair.split(rng.uniform(0, 0.4), rng.uniform(0.5, 2), divide)
         return fault
 
     async def ddl(self, rng: Random) -> Fault | None:

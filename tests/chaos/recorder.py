@@ -42,6 +42,11 @@ async def read(connection: "asyncpg.Connection[Any]") -> History:
     )
 
 
+async def sizes(connection: "asyncpg.Connection[Any]") -> dict[str, float]:
+    """Return what the database holds that should stay small."""
+    return {"percent of the queue of notices": 100 * await connection.fetchval("SELECT pg_notification_queue_usage()")}
+
+
 async def _read(connection: "asyncpg.Connection[Any]", query: str, shape: Any) -> list[Any]:
     return [msgspec.convert(dict(row), shape) for row in await connection.fetch(query)]
 

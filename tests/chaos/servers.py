@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -111,6 +112,24 @@ class Pair:
         self.promotions.append(Promotion(at, await asyncio.to_thread(self.standby.promote)))
         await asyncio.to_thread(shutil.rmtree, self.primary.directory)
         self.primary = self.standby
+        await self.add_standby()
+
+    async def split(self, lag: float, seconds: float, divide: Callable[[], None]) -> None:
+        """Promote the standby while the primary goes on: who is not cut off by `divide` writes to the old one."""
+        old = self.primary
+        try:
+            self._wire.silence()
+            await asyncio.sleep(lag)
+            at = time.time()
+            self.promotions.append(Promotion(at, await asyncio.to_thread(self.standby.promote)))
+            self._wire.cut()
+            self._wire.speak()
+            self.primary = self.standby
+            divide()
+            await asyncio.sleep(seconds)
+        finally:
+            await asyncio.to_thread(old.kill)
+        await asyncio.to_thread(shutil.rmtree, old.directory)
         await self.add_standby()
 
     async def stop(self) -> None:

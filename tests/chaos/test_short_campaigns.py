@@ -30,11 +30,12 @@ def chaos(*options: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_half_a_minute_of_faults_costs_nothing_that_was_promised():
+def test_f72_half_a_minute_of_faults_costs_nothing_that_was_promised():
     code, told = chaos("--minutes", "0.5", "--seed", "7")
 
     assert code == 0, told
     assert "every invariant holds" in told
+    assert re.search(r"PostgreSQL \d+.*, Python 3\.\d+.*PgBouncer", told)
     assert re.search(r"lost: 0, stuck: 0", told)
     assert int(re.search(r"of which (\d+) hit", told)[1]) > 0
     assert int(re.search(r"jobs: ([\d,]+)", told)[1].replace(",", "")) > 0

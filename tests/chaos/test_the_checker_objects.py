@@ -152,8 +152,21 @@ async def test_the_checker_objects_when_the_recorder_saw_another_end_than_the_ta
     assert "I2" in violations(history)
 
 
+async def test_the_checker_objects_when_notices_pile_up_behind_a_listener_that_left_its_transaction_open(db, connect):
+    history = await live(db)
+    assert await recorder.sizes(db) == {"percent of the queue of notices": 0}
+    listener = await connect()
+    await listener.execute("LISTEN chaos")
+    await listener.execute("BEGIN")
+
+    await db.execute("SELECT pg_notify('chaos', repeat('x', 7000) || n) FROM generate_series(1, 200) AS n")
+
+    history.sizes = {"megabytes of memory of a worker": 90, **await recorder.sizes(db)}
+    assert set(violations(history)) == {"I14"}
+
+
 def test_every_invariant_is_broken_by_one_of_these_tests():
-    assert {invariant for invariant, _ in BREAKS.values()} | {"I12", "I13"} == set(INVARIANTS)
+    assert {invariant for invariant, _ in BREAKS.values()} | {"I12", "I13", "I14"} == set(INVARIANTS)
 
 
 async def test_the_recorder_costs_no_event_for_a_renewal(db):

@@ -1,15 +1,21 @@
 """The harm is real: the proxy does what its methods say, and a fault counts only where it hit something."""
 
 import asyncio
+import shutil
+import tempfile
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 from sql import steps
 
+from scheduler.cluster import wheel_binaries
+
 from .history import Event, Fault, History
 from .proxy import Proxy
 from .report import hits
+from .servers import Pair
 
 
 @pytest.fixture
@@ -63,6 +69,44 @@ async def test_a_cut_ends_the_session_at_both_ends(db, proxy, through):
         return not await db.fetchval(f"SELECT EXISTS ({sessions} AND datname = current_database())")
 
     await steps.until(is_gone, "the server should have noticed")
+
+
+@pytest.fixture
+def folder():
+    folder = Path(tempfile.mkdtemp(prefix="leasework-tests-"))
+    folder.chmod(0o755)  # PostgreSQL runs as another account where we are root
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def pair(folder):
+    pair = Pair(wheel_binaries(), folder)
+    try:
+        await pair.start()
+        yield pair
+    finally:
+        await pair.stop()
+
+
+@pytest.mark.slow
+async def test_while_there_are_two_primaries_both_take_writes_and_only_those_to_the_new_one_stay(pair, connect):
+    old, divided = await connect(pair.primary.url), asyncio.Event()
+    await old.execute("CREATE TABLE writes (what text)")
+
+    async def is_copied():
+        return await old.fetchval("SELECT bool_and(replay_lsn >= pg_current_wal_lsn()) FROM pg_stat_replication")
+
+    await steps.until(is_copied, "the standby should have the table")
+    splitting = asyncio.create_task(pair.split(0, 5, divided.set))
+    await divided.wait()
+    new = await connect(pair.primary.url)
+    await old.execute("INSERT INTO writes VALUES ('to the old one')")
+    await new.execute("INSERT INTO writes VALUES ('to the new one')")
+    await splitting
+
+    assert [row["what"] for row in await new.fetch("SELECT what FROM writes")] == ["to the new one"]
+    assert (len(pair.promotions), old.is_closed()) == (1, True)
 
 
 def event(seq, at, was, now, actor="worker-1.1"):

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from .jobs import LEDGER
+from .pooler import Pooler
 from .proxy import Proxy
 from .servers import is_alive
 
@@ -21,11 +22,16 @@ STOPPED = {0, 6}
 
 
 class Slot:
-    """One place for a worker; the process in it changes. `actor` names the process, in its address and so in events."""
+    """One place for a worker; the process in it changes. `proxy`: the wire before it; `link`: before the server.
 
-    def __init__(self, number: int, proxy: Proxy, login: str, folder: Path) -> None:
+    `actor` is what events call it: the process, named in its address; behind a pooler, which has one name, the place.
+    """
+
+    def __init__(self, number: int, proxy: Proxy, login: str, folder: Path, pooler: Pooler | None = None) -> None:
         self.number = number
         self.proxy = proxy
+        self.pooler = pooler
+        self.link = proxy if pooler is None else pooler.link
         self._login = login
         self._folder = folder
         self._starts = 0
@@ -35,12 +41,16 @@ class Slot:
         self.surprises: list[str] = []
 
     @property
-    def actor(self) -> str:
+    def name(self) -> str:
         return f"worker-{self.number}.{self._starts}"
 
     @property
+    def actor(self) -> str:
+        return self.name if self.pooler is None else f"worker-{self.number}"
+
+    @property
     def log(self) -> Path:
-        return self._folder / f"{self.actor}.log"
+        return self._folder / f"{self.name}.log"
 
     @property
     def is_ready(self) -> bool:
@@ -56,14 +66,14 @@ class Slot:
             if code == NO_DATABASE and " runs " not in self.log.read_text(errors="replace"):
                 await asyncio.sleep(0.2)
             elif code not in self._expected:
-                self.surprises.append(f"{self.actor} ended by itself with exit code {code}: see {self.log}")
+                self.surprises.append(f"{self.name} ended by itself with exit code {code}: see {self.log}")
 
     async def _start(self) -> asyncio.subprocess.Process:
         self._starts += 1
         self._expected = set()
-        dsn = (
-            f"postgresql://{self._login}@127.0.0.1:{self.proxy.port}/postgres?sslmode=disable&chaos.actor={self.actor}"
-        )
+        dsn = f"postgresql://{self._login}@127.0.0.1:{self.proxy.port}/postgres?sslmode=disable"
+        if self.pooler is None:
+            dsn += f"&chaos.actor={self.actor}"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SCHEDULER_")}
         environment |= {"SCHEDULER_DSN": dsn, LEDGER: str(self._folder / "ledger")}
         arguments = [part for name, value in OPTIONS.items() for part in (f"--{name}", str(value))]
@@ -71,6 +81,16 @@ class Slot:
             return await asyncio.create_subprocess_exec(
                 COMMAND, *arguments, cwd=Path(__file__).parents[1], env=environment, stderr=log
             )
+
+    def megabytes(self) -> float:
+        """Return the most memory that the process in it has had; 0 when there is none."""
+        if self._process is None:
+            return 0.0
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{self._process.pid}/status").read_text()
+            found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+            return int(found[1]) / 1024 if found else 0.0
+        return 0.0
 
     def kill(self) -> None:
         self._expected = {-signal.SIGKILL}
@@ -86,13 +106,13 @@ class Slot:
         """Ask the worker to stop, and wait until it has."""
         assert self._process is not None
         self._expected = STOPPED
-        process, actor = self._process, self.actor
+        process, name = self._process, self.name
         self._send(signal.SIGTERM)
         try:
             async with asyncio.timeout(patience):
                 await process.wait()
         except TimeoutError:
-            self.surprises.append(f"{actor} did not stop within {patience} s: see {self.log}")
+            self.surprises.append(f"{name} did not stop within {patience} s: see {self.log}")
             self.kill()
 
     def _send(self, number: int) -> None:

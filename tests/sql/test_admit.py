@@ -76,7 +76,7 @@ NAMELESS = {
 
 
 @pytest.mark.parametrize("case", BAD)
-async def test_a_bad_value_is_refused_by_column_and_rule(db, case):
+async def test_f57_a_bad_value_is_refused_by_column_and_rule(db, case):
     column, value, words = BAD[case]
 
     for kind in ("k", "undeclared"):

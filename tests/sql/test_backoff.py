@@ -33,7 +33,7 @@ async def test_the_share_is_random_unless_given(db):
 
 
 @pytest.mark.parametrize("failures", [0, 62, 1025, 10_000, 2**31 - 1])
-async def test_no_number_of_failures_overflows(db, failures):
+async def test_f75_no_number_of_failures_overflows(db, failures):
     thirty_days = timedelta(days=30)
 
     wait = await db.fetchval(BACKOFF, failures, thirty_days, thirty_days, False, 0.5)
@@ -56,7 +56,7 @@ async def test_a_failed_job_waits_by_the_table(db, clock):
     assert (await row(db, job_id))["status"] == "FAILED"
 
 
-async def test_failure_10_000_of_a_job_is_stored_as_any_other(db, clock):
+async def test_f75_failure_10_000_of_a_job_is_stored_as_any_other(db, clock):
     job = await start(db, max_attempts=20_000)
     await db.execute("UPDATE scheduler.jobs_active SET failures = 9999 WHERE id = $1", job["id"])
 

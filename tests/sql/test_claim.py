@@ -14,7 +14,7 @@ JOINS = ("nestloop", "hashjoin", "mergejoin", "material", "memoize", "sort", "ha
 SCANS = ((), ("seqscan", "bitmapscan"), ("indexscan", "indexonlyscan"))
 
 
-async def test_16_claimers_share_10_000_jobs_and_each_is_claimed_once(db, connect):
+async def test_f13_16_claimers_share_10_000_jobs_and_each_is_claimed_once(db, connect):
     ids = await insert_many(db, 10_000)
     claimers = [await connect() for _ in range(16)]
 
@@ -54,7 +54,7 @@ async def waits(connection):
 
 
 @pytest.mark.parametrize("kinds", [["k"], ["k", "other", "third"]], ids=["one kind", "three kinds"])
-async def test_a_claim_of_n_returns_at_most_n_whatever_the_planner_does(db, kinds):
+async def test_f12_a_claim_of_n_returns_at_most_n_whatever_the_planner_does(db, kinds):
     await declare(db, *kinds[1:])
     for kind in kinds:
         await insert_many(db, 1000, kind)
@@ -81,7 +81,7 @@ async def test_a_locked_job_is_passed_over_and_not_waited_for(db, connect):
     assert [job["id"] for job in await claim(db, 2)] == [first]
 
 
-async def test_a_job_on_which_a_child_is_being_submitted_can_be_claimed(db, connect):
+async def test_f14_a_job_on_which_a_child_is_being_submitted_can_be_claimed(db, connect):
     parent = await insert(db)
     submitter = await connect()
 

@@ -21,7 +21,7 @@ from .steps import (
 TIMES = 300
 
 
-async def test_two_parents_finishing_together_never_leave_their_child_stuck(db, connect):
+async def test_f15_two_parents_finishing_together_never_leave_their_child_stuck(db, connect):
     left, right = await connect(), await connect()
     parents = [(await insert(db), await insert(db)) for _ in range(TIMES)]
     children = [await insert(db, depends_on=pair) for pair in parents]
@@ -69,7 +69,7 @@ async def test_two_resolves_that_overlap_free_their_child(db, connect):
     assert await status(db, child) == "PENDING"
 
 
-async def test_a_child_inserted_while_its_parent_moves_is_never_stuck(db, connect):
+async def test_f16_a_child_inserted_while_its_parent_moves_is_never_stuck(db, connect):
     submitter, worker = await connect(), await connect()
     parents = await insert_many(db, TIMES)
     jobs = {job["id"]: job for job in await claim(db, TIMES)}

@@ -12,7 +12,7 @@ DAY = timedelta(hours=24).total_seconds()
 NOTHING_ON_CONFLICT = "INSERT INTO scheduler.jobs (kind, {0}) VALUES ('k', 'one') ON CONFLICT DO NOTHING RETURNING id"
 
 
-async def test_twenty_submits_at_once_with_one_key_make_one_job_and_all_get_its_id(db, connect):
+async def test_b10_twenty_submits_at_once_with_one_key_make_one_job_and_all_get_its_id(db, connect):
     submitters = [await connect() for _ in range(20)]
 
     ids = await asyncio.gather(*(submit(c, idempotency_key="one") for c in submitters))

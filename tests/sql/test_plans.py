@@ -44,7 +44,7 @@ INSERT INTO scheduler.jobs_active (id, kind, queue, priority, max_attempts, max_
 OVERRIDING SYSTEM VALUE
 SELECT 1e12 + n, 'backlog' || n % 7, 'default', 1, 5, 3, '1 h', '1 s', '1 h', true, s,
   CASE s WHEN 'BLOCKED' THEN 1 ELSE 0 END,
-  CASE s WHEN 'RUNNING' THEN gen_random_uuid() END, CASE s WHEN 'RUNNING' THEN at + interval '1 h' END,
+  CASE s WHEN 'RUNNING' THEN gen_random_uuid() END, CASE s WHEN 'RUNNING' THEN at + interval '1 day' END,
   CASE s WHEN 'RUNNING' THEN at END, 1, 1, CASE s WHEN 'DELAYED' THEN at + interval '1 day' ELSE at END, at, at
 FROM (SELECT n, scheduler.clock() - interval '1 h' AS at, CASE n % 10 WHEN 0 THEN 'RUNNING' WHEN 1 THEN 'BLOCKED'
   WHEN 2 THEN 'DELAYED' ELSE 'PENDING' END::scheduler.job_status AS s FROM generate_series(1, $1::int / 2) AS n) AS b"""

@@ -79,7 +79,7 @@ async def test_a_submitter_may_not_write_what_the_scheduler_computes(db, login):
     assert await db.fetchval("SELECT count(*) FROM scheduler.jobs") == 0
 
 
-async def test_a_submitter_may_do_nothing_else(db, login):
+async def test_f69_a_submitter_may_do_nothing_else(db, login):
     await insert(db)
     submitter = await login("scheduler_submitter")
 
@@ -125,7 +125,7 @@ async def test_every_function_is_closed_to_the_public_and_has_a_fixed_search_pat
         assert not definer or "search_path=pg_catalog, pg_temp" in config, name
 
 
-async def test_an_operators_schema_cannot_lead_a_function_astray(db, login):
+async def test_f69_a_schema_of_the_caller_cannot_lead_a_function_astray(db, login):
     """What a caller puts first in his search path is not what a function of the owner calls."""
     submitter = await login("scheduler_submitter")
     await db.execute("CREATE SCHEMA evil; GRANT USAGE ON SCHEMA evil TO PUBLIC")

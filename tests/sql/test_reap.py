@@ -167,7 +167,7 @@ async def test_a_settlement_under_way_wins(db, connect, clock):
 
 
 @pytest.mark.parametrize("verb", ["renew", "settle"])
-async def test_a_verb_that_commits_between_the_reapers_look_and_its_lock_wins(db, connect, clock, verb):
+async def test_f07_f08_b01_a_verb_that_commits_between_the_reapers_look_and_its_lock_wins(db, connect, clock, verb):
     job, worker, reaper = await start(db), await connect(), await connect()
     await clock.advance(31)
     await db.execute(CLOCK_THAT_WAITS_AT_THE_REAPERS_LOOK)
@@ -175,11 +175,14 @@ async def test_a_verb_that_commits_between_the_reapers_look_and_its_lock_wins(db
 
     reaping = asyncio.create_task(reap(reaper))
     await until_waiting(db, reaper)
-    await (renew(worker, [job]) if verb == "renew" else end(worker, job))
+    await (renew(worker, [job]) if verb == "renew" else end(worker, job, result={"by": "its worker"}))
     await db.execute("SELECT pg_advisory_unlock(1)")
 
     assert (await reaping)["reaped"] == []
-    assert await status(db, job["id"]) == ("RUNNING" if verb == "renew" else "COMPLETED")
+    found = await row(db, job["id"])
+    expected = ("RUNNING", None) if verb == "renew" else ("COMPLETED", '{"by": "its worker"}')
+    assert (found["status"], found["result"], found["attempt"], found["crashes"]) == (*expected, 1, 0)
+    assert await attempts(db, job["id"]) == []
 
 
 async def test_a_settlement_behind_a_reap_under_way_is_busy_and_then_lost(db, connect, clock):

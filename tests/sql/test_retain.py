@@ -275,7 +275,7 @@ async def test_a_child_submitted_behind_retention_is_refused_when_its_parent_is_
         await inserting
 
 
-async def test_many_at_once_beside_settlements_and_submits_never_deadlock_and_lose_no_parent(db, connect, clock):
+async def test_b27_many_at_once_beside_settlements_and_submits_never_deadlock_and_lose_no_parent(db, connect, clock):
     """B27: retention passes, prunes and completions."""
     await declare(db, queues=[{"queue": "default", "keep_completed": 0.001, "keep_failed": 0.001}])
     sessions = [await connect() for _ in range(6)]

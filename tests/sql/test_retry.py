@@ -154,7 +154,7 @@ async def test_the_workers_late_word_changes_nothing_after_a_retry(db):
 # Keys.
 
 
-async def test_a_job_whose_unique_key_is_taken_is_refused_alone_and_not_lost(db):
+async def test_f51_a_job_whose_unique_key_is_taken_is_refused_alone_and_not_lost(db):
     job_id, other = await failed(db, unique_key="one"), await failed(db)
     holder = await insert(db, unique_key="one")
 
@@ -360,7 +360,7 @@ async def test_a_retry_that_was_cut_short_is_repeated(db):
 # Races, forced with held locks.
 
 
-async def test_of_two_retries_at_once_one_makes_the_job_run_again(db, connect):
+async def test_f51_of_two_retries_at_once_one_makes_the_job_run_again(db, connect):
     job_id = await failed(db)
     other = await connect()
 
