@@ -78,7 +78,7 @@ class Loop:
                 failures = 0
             except Exception as error:  # noqa: BLE001 - see above
                 failures += 1
-                pause = min(0.1 * 2**failures, 5.0) * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+                pause = min(0.1 * 2**failures, 3.0) * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
                 self._report(error, failures)
             if pause > 0 and not self._stopped:
                 await happens(self._poked, pause)
@@ -87,8 +87,9 @@ class Loop:
         known = isinstance(error, DatabaseUnavailable | OSError)
         if failures in {1, 10} or failures % 100 == 0:
             log.warning(
-                "%s: %s (failure %d, trying again)", self.name, error, failures, exc_info=None if known else error
-            )
+                "%s: %s (failure %d, trying again)", self.name, str(error) or "no answer in time", failures,
+                exc_info=None if known else error,
+            )  # fmt: skip
 
 
 class Steps:

@@ -38,8 +38,7 @@ from worker.settler import Settler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import asyncpg
-
+    from scheduler.connections import Pool
     from scheduler.embedded import Held
     from scheduler.job import Job
     from worker.transitions import Callback
@@ -79,7 +78,7 @@ class Worker:
         self._held: Held | None = None
         self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._pool: Pool | None = None
         self._hurry = False  # no grace any more
         self._steps = Steps()
         self._leases = Leases()

@@ -1,4 +1,6 @@
-"""A proxy before PostgreSQL that reads along: it counts calls of verbs, can lose a reply, and can go silent."""
+"""A proxy before PostgreSQL that reads along: it counts calls of verbs and connections, can lose a reply, and can go
+silent, or swallow what its connections say while new ones pass.
+"""
 
 import asyncio
 import re
@@ -18,6 +20,7 @@ class Wire:
         self._heard = asyncio.Event()
         self._heard.set()
         self.calls = Counter()
+        self.asked = 0  # connections, refused ones too
         self.refuses = False
         self._loses = None
         self.lost = 0
@@ -52,6 +55,11 @@ class Wire:
         """Keep all connections, and pass nothing on any more."""
         self._heard.clear()
 
+    def swallow(self):
+        """Let the connections there are stay open, and pass nothing on them ever again; new ones work."""
+        for connection in self._connections:
+            connection.swallowed = True
+
     def speak_again(self):
         self._heard.set()
 
@@ -69,6 +77,7 @@ class Wire:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader, writer):
+        self.asked += 1
         if self.refuses:
             writer.transport.abort()
             return
@@ -91,6 +100,8 @@ class Wire:
         while True:
             message = await _message(reader)
             await self._heard.wait()
+            if connection.swallowed:
+                continue
             verb = connection.verb(message)
             if verb:
                 self.calls[verb] += 1
@@ -105,6 +116,8 @@ class Wire:
             if self._holds and self._holds in message:
                 self._holds = None
                 await self._let_go.wait()
+            if connection.swallowed:
+                continue
             if not connection.loses:
                 writer.write(message)
             elif message[:1] == b"Z":  # it is done, and committed
@@ -114,7 +127,7 @@ class Wire:
 
 class _Connection:
     def __init__(self):
-        self.loses = False
+        self.loses = self.swallowed = False
         self._statements = {}
 
     def verb(self, message):
