@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from scheduler import embedded
-from scheduler.errors import SchedulerError
+from scheduler.errors import DatabaseUnavailable
 from scheduler.store import CALL_TIMEOUT, Store
 from scheduler.translation import translated
 
@@ -36,37 +36,42 @@ async def _no_reset(_: asyncpg.Connection[Any]) -> None:
     """Leave a returned connection as it is: nothing here keeps state in a session, and a reset is a round trip."""
 
 
-class Pool:
-    """At most `size` connections, opened as they are needed, over which verbs are called.
+class Knocking:
+    """Connects, and while the server is away asks it one at a time, with a growing, jittered pause in between.
 
-    A server that is away is asked by one at a time, with a growing, jittered pause; whoever wants a connection in the
-    pause is told what the last one heard. And a connection that has gone silent is replaced: asyncpg alone waits as
-    long again as the call took until the server has acknowledged that the call is over.
+    Whoever wants a connection in the pause is told what the last one was.
     """
 
-    def __init__(self, dsn: str, *, size: int, name: str, statements: int) -> None:
+    def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
-        self._refusal: SchedulerError | None = None
+        self._refusal = DatabaseUnavailable()
         self._pause = self._again_at = 0.0
-        self._pool = asyncpg.create_pool(
-            dsn, min_size=0, max_size=size, connect=self._connect, reset=_no_reset, statement_cache_size=statements,
-            **_options(name),
-        )  # fmt: skip
 
-    async def _connect(self, *arguments: Any, **options: Any) -> asyncpg.Connection[Any]:  # noqa: ANN401 - asyncpg's
+    async def connect(self, *arguments: Any, **options: Any) -> asyncpg.Connection[Any]:  # noqa: ANN401 - asyncpg's
         async with self._one_at_a_time:
-            if self._refusal is not None and time.monotonic() < self._again_at:
+            if time.monotonic() < self._again_at:
                 raise self._refusal.with_traceback(None)
             try:
                 with translated():
                     connection: asyncpg.Connection[Any] = await asyncpg.connect(*arguments, **options)
-            except SchedulerError as refusal:
-                self._pause = min(2 * self._pause or 0.1, PAUSE)
-                self._refusal = refusal
+            except DatabaseUnavailable as refusal:
+                self._refusal, self._pause = refusal, min(2 * self._pause or 0.1, PAUSE)
                 self._again_at = time.monotonic() + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
                 raise
-            self._refusal, self._pause = None, 0.0
+            self._pause = 0.0
             return connection
+
+
+class Pool:
+    """Connections over which verbs are called.
+
+    One that has gone silent is replaced: asyncpg alone waits as long again as the call took until the server has
+    acknowledged that the call is over.
+    """
+
+    def __init__(self, pool: asyncpg.Pool[Any]) -> None:
+        self._pool = pool
+        self.close, self.terminate = pool.close, pool.terminate
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
@@ -74,28 +79,16 @@ class Pool:
         try:
             yield connection
         finally:
-            await self._pool.release(connection, timeout=ANSWER)
+            with suppress(OSError):  # it did not; asyncpg has broken the connection
+                await self._pool.release(connection, timeout=ANSWER)
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:  # noqa: ANN401
         async with self._connection() as connection:
-            found: list[asyncpg.Record] = await connection.fetch(query, *args)
-            return found
+            return await connection.fetch(query, *args)  # type: ignore[no-any-return]
 
     async def fetchval(self, query: str, *args: Any, timeout: float | None = None) -> Any:  # noqa: ANN401, ASYNC109
         async with self._connection() as connection:
             return await connection.fetchval(query, *args, timeout=timeout)
-
-    async def open(self) -> Self:
-        await self._pool
-        return self
-
-    async def close(self) -> None:
-        """Let calls end, and close all connections."""
-        await self._pool.close()
-
-    def terminate(self) -> None:
-        """Break all connections."""
-        self._pool.terminate()
 
 
 async def open_pool(dsn: str, *, size: int, name: str) -> Pool:
@@ -110,7 +103,11 @@ async def open_pool(dsn: str, *, size: int, name: str) -> Pool:
         statements = 0 if await is_pooled(probe) else STATEMENTS
     finally:
         probe.terminate()
-    return await Pool(dsn, size=size, name=name, statements=statements).open()
+    pool = await asyncpg.create_pool(
+        dsn, min_size=0, max_size=size, connect=Knocking().connect, reset=_no_reset, statement_cache_size=statements,
+        **_options(name),
+    )  # fmt: skip
+    return Pool(pool)
 
 
 async def open_connection(dsn: str, *, name: str) -> asyncpg.Connection[Any]:

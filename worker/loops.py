@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 FOREVER = 3600.0  # seconds; a pass that waits to be poked
-STEP = 1.5  # seconds for each step that may hang, so that all together take less than 5 after the grace
+STEP = 1.2  # seconds for each step that may hang, so that all together take less than 5 after the grace
 
 
 def jittered(seconds: float) -> float:

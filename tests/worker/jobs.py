@@ -413,3 +413,8 @@ class Where(CpuBoundJob):
             "worker": worker.__file__, "scheduler": scheduler.__file__, "colorsys": colorsys.__file__,
             "pid": os.getpid(), "parent": os.getppid(),
         }  # fmt: skip
+
+
+class Environment(CpuBoundJob):
+    def run(self, ctx: Context):
+        return sorted(os.environ)

@@ -22,7 +22,7 @@ class Wire:
         self.calls = Counter()
         self.asked = 0  # connections, refused ones too
         self.refuses = False
-        self._loses = None
+        self._loses = self._swallows = None
         self.lost = 0
         self._holds = None
         self._let_go = asyncio.Event()
@@ -59,6 +59,10 @@ class Wire:
         """Let the connections there are stay open, and pass nothing on them ever again; new ones work."""
         for connection in self._connections:
             connection.swallowed = True
+
+    def swallow_at(self, verb):
+        """Swallow the next call of a verb, and all that is said on its connection after it."""
+        self._swallows = verb
 
     def speak_again(self):
         self._heard.set()
@@ -105,6 +109,9 @@ class Wire:
             verb = connection.verb(message)
             if verb:
                 self.calls[verb] += 1
+                if verb == self._swallows:
+                    self._swallows, connection.swallowed = None, True
+                    continue
                 if verb == self._loses:
                     self._loses, connection.loses = None, True
             writer.write(message)
