@@ -29,16 +29,10 @@ SLOWEST = 5.0  # seconds for one request
 MOST = 20  # requests at once; more are turned away
 LARGEST = 8192  # bytes of a request
 EVERY = 1.0  # seconds between looks at what systemd should know
-WORDS = {
-    "starting": "no claim has been answered yet",
-    "running": "claims succeed",
-    "failing": "claims are not answered, its log says why",
-    "draining": "it is stopping",
-}
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How a worker does: one of WORDS, only "running" is good; the same in words; since when; how many jobs it runs."""
+    """How a worker does: starting, running, failing or draining; the same in words; since when; how many jobs run."""
 
     state: str
     words: str
@@ -53,13 +47,15 @@ def judge(
     asked = min((claimer.asked for claimer in claimers if claimer.asked), default=now())
     answered = [claimer.answered for claimer in claimers]
     if stopping is not None:
-        state, since = "draining", stopping
+        state, words, since = "draining", "it is stopping", stopping
     elif not answered or not all(answered):
-        state, since = "starting", begun
+        state, words, since = "starting", "no claim has been answered yet", begun
+    elif now() - asked > patience:
+        state, words, since = "failing", "claims are not answered, its log says why", asked
     else:
-        state, since = ("failing", asked) if now() - asked > patience else ("running", max(answered))
+        state, words, since = "running", "claims succeed", max(answered)
     at = datetime.now(UTC) - timedelta(seconds=now() - since)
-    return Health(state, f"{state} since {at:%F %T} UTC: {WORDS[state]}; {running} jobs run", at, running)
+    return Health(state, f"{state} since {at:%F %T} UTC: {words}; {running} jobs run", at, running)
 
 
 class Http:

@@ -126,7 +126,6 @@ async def test_f58_a_handler_that_blocks_the_event_loop_keeps_no_worker_beyond_g
 
     assert await process.exits(1 + LAST_STEPS + 20) == 7
     assert "it does not stop" in process.log
-    let_go_quietly(gate)
 
 
 async def test_f58_three_signals_end_a_worker_whose_event_loop_is_blocked(db, launch, gate):
@@ -155,12 +154,7 @@ async def test_f58_the_first_signal_is_acted_on_when_the_event_loop_turns_again(
     assert (await row(db, job_id))["status"] == "COMPLETED"
 
 
-def let_go_quietly(gate):
-    """Let nobody wait for a reader of the pipe that is gone."""
-    Path(f"{gate.path}.pipe").unlink()
-
-
-@pytest.mark.parametrize("kind", ["Wait", "Stubborn", "StubbornInThread", "WaitInProcess"])
+@pytest.mark.parametrize("kind", ["WaitInProcess", "Stubborn"])
 @pytest.mark.parametrize("database", ["refusing", "silent", "swallowing"])
 async def test_b17_a_worker_without_its_database_ends_soon_after_grace(db, wire, launch, gate, kind, database):
     gate, process = gate(), await launch(address=wire.dsn, grace=0.5).ready()
@@ -173,11 +167,9 @@ async def test_b17_a_worker_without_its_database_ends_soon_after_grace(db, wire,
         wire.cut()
     else:
         getattr(wire, {"silent": "go_silent", "swallowing": "swallow"}[database])()
-    sent = time.monotonic()
     process.send(signal.SIGTERM)
 
     assert await process.exits(0.5 + LAST_STEPS + 20) in {6, 7}
-    print(f"{kind}, {database}: ended after {time.monotonic() - sent:.1f} s with {process.popen.returncode}")
     assert "Traceback" not in process.log
     assert (await row(db, job_id))["failures"] == 0
 

@@ -418,3 +418,10 @@ class Where(CpuBoundJob):
 class Environment(CpuBoundJob):
     def run(self, ctx: Context):
         return sorted(os.environ)
+
+
+class Note(AsyncJob):
+    path: str
+
+    async def run(self, ctx: Context):
+        note(self.path, "began", ctx)

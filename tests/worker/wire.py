@@ -21,7 +21,7 @@ class Wire:
         self._heard.set()
         self.calls = Counter()
         self.asked = 0  # connections, refused ones too
-        self.refuses = False
+        self.refuses = False  # or True, or the fields of an error of PostgreSQL
         self._loses = self._swallows = None
         self.lost = 0
         self._holds = None
@@ -83,6 +83,9 @@ class Wire:
     async def _serve(self, reader, writer):
         self.asked += 1
         if self.refuses:
+            if self.refuses is not True:
+                writer.write(b"E" + (len(self.refuses) + 4).to_bytes(4, "big") + self.refuses)
+                await asyncio.sleep(0.05)  # until it is read
             writer.transport.abort()
             return
         there_reader, there_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
