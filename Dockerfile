@@ -9,8 +9,10 @@ RUN python -m venv /opt/leasework && /opt/leasework/bin/pip install --no-cache-d
 
 FROM python:3.13-slim
 COPY --from=build /opt/leasework /opt/leasework
-ENV PATH=/opt/leasework/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/opt/leasework/bin:$PATH PYTHONUNBUFFERED=1 SCHEDULER_HTTP=127.0.0.1:9420
 WORKDIR /app
 USER 10001:10001
+# For an outage of the database too it says unhealthy: what restarts a container for that gains nothing, see docs/deploy.md.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=15s --retries=3 CMD ["scheduler", "health"]
 # Exec form: SIGTERM reaches the worker itself, which then lets its jobs finish.
 CMD ["scheduler-worker"]

@@ -4,6 +4,8 @@ Another distribution called scheduler writes into the same folder, and takes a f
 scheduler.py or worker.py on PYTHONPATH is no trap: it is looked for only after ours have been imported.
 """
 
+import os
+import signal
 import sys
 from functools import cache
 from importlib import import_module
@@ -34,6 +36,8 @@ def scheduler() -> None:
 
 def scheduler_worker() -> None:
     """Run the command scheduler-worker."""
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the worker listens to them nothing has begun
+        signal.signal(number, lambda *_: os._exit(0))
     _run("scheduler-worker", "worker.cli")
 
 

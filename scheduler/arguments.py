@@ -29,6 +29,19 @@ _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
+def address(value: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+)):(\d{1,5})", value, re.ASCII)
+    if match is None or int(match[3]) > 65535:
+        raise click.BadParameter("must be host:port, as in 127.0.0.1:9420, or 0.0.0.0:9420 to be asked from elsewhere")
+    return match[1] or match[2], int(match[3])
+
+
+http_option = click.option(
+    "--http", envvar="SCHEDULER_HTTP", show_envvar=True, type=address, metavar="HOST:PORT",
+    help="Where a worker answers GET /health and /live.",
+)  # fmt: skip
+
+
 def job_id(value: str) -> int:
     if not (re.fullmatch(r"\d{1,19}", value, re.ASCII) and 0 < int(value) < 2**63):
         raise click.BadParameter("is not the id of a job, which is a whole number")

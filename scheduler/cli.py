@@ -139,7 +139,7 @@ async def job(scheduler: Scheduler, *, job_id: int, payload: bool, as_json: bool
         click.echo(page.one_job(found, datetime.now(UTC), payload=payload))
 
 
-_LOOK = (jobs, job, *operators.LISTINGS)
+_LOOK = (jobs, job, *operators.LISTINGS, operators.health)
 _STEER = (bulk.cancel, bulk.retry, bulk.prune, operators.pause, operators.resume)
 for _known in (database.migrate, declare, submit, *_LOOK, *_STEER, database.db):
     command.add_command(_known)

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from datetime import timedelta
 
-    import asyncpg
-
     from scheduler.answers import Cancelled, Declared
+    from scheduler.connections import Pool
     from scheduler.embedded import Held
     from scheduler.job import Job
     from scheduler.options import Queue
@@ -70,7 +69,7 @@ class Scheduler:
         self._dsn = dsn
         self._connections = connections
         self._held: Held | None = None
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._pool: Pool | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod

@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import getpass
 import socket
+import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from scheduler import arguments
 from scheduler.commands import as_json, meant, on_database, print_rows
-from scheduler.errors import SchedulerError
+from scheduler.errors import ConfigurationError, SchedulerError
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -38,6 +42,32 @@ async def _named(scheduler: Scheduler, queue: str | None, kind: str | None) -> s
         hint = meant(name, filter(None, known), f"`scheduler {what}s` lists what there is")
         raise SchedulerError(f"no {what} is named {name!r}: {hint}")
     return f"{what} {name}"
+
+
+@click.command()
+@arguments.http_option
+def health(http: tuple[str, int] | None) -> None:
+    """Ask a worker how it does.
+
+    Exit code 0 while its claims succeed, else 1.
+    """
+    if http is None:
+        raise ConfigurationError("no worker is named: set SCHEDULER_HTTP (or pass --http) to what the worker has")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http[0], http[0])  # noqa: S104 - where it listens is not where to ask
+    connection = HTTPConnection(host, http[1], timeout=5)
+    try:
+        connection.request("GET", "/health")
+        reply = connection.getresponse()
+        told, good = (
+            msgspec.json.decode(reply.read(10_000), type=dict[str, Any])["words"],
+            reply.status == HTTPStatus.OK,
+        )
+    except (OSError, HTTPException, msgspec.MsgspecError, KeyError) as error:
+        raise SchedulerError(f"no worker answers at {host}:{http[1]} ({error}): it has not started, hangs, or has"
+                             " another --http") from error  # fmt: skip
+    click.echo(told)
+    if not good:
+        sys.exit(1)
 
 
 @click.command()

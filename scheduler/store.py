@@ -19,7 +19,7 @@ from scheduler.schema import SUPPORTED, is_supported
 from scheduler.translation import translated as _translated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from datetime import timedelta
     from uuid import UUID
 
@@ -41,8 +41,8 @@ class Caller(Protocol):
 class Store:
     """Calls of verbs over a pool or a connection.
 
-    Calls over a pool are transactions of their own; those of one value are repeated after a deadlock or a serialization
-    failure. A call over a caller's connection is part of the caller's transaction and is not.
+    Calls over a pool are transactions of their own, repeated after a deadlock or a serialization failure. A call over a
+    caller's connection is part of the caller's transaction and is not.
     """
 
     def __init__(self, caller: Caller, *, own: bool = True) -> None:
@@ -50,19 +50,21 @@ class Store:
         self._own = own
 
     async def _value(self, call: str, *args: object, timeout: float | None = None) -> Any:  # noqa: ANN401, ASYNC109
+        return await self._tried(lambda: self._caller.fetchval(call, *args, timeout=timeout))
+
+    async def _rows(self, call: str, *args: object) -> list[asyncpg.Record]:
+        return await self._tried(lambda: self._caller.fetch(call, *args))
+
+    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
         with _translated(own=self._own):
             for left in range(TRIES - 1 if self._own else 0, -1, -1):
                 try:
-                    return await self._caller.fetchval(call, *args, timeout=timeout)
+                    return await call()
                 except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
                     if not left:
                         raise
                     await asyncio.sleep(random.uniform(0.005, 0.05))  # noqa: S311 - not a secret
         raise AssertionError  # the loop returns or raises
-
-    async def _rows(self, call: str, *args: object) -> list[asyncpg.Record]:
-        with _translated():
-            return await self._caller.fetch(call, *args)
 
     async def _listed(self, call: str, *args: object) -> list[Facts]:
         return [_facts(row[0]) for row in await self._rows(call, *args)]

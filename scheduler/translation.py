@@ -68,7 +68,7 @@ def _words(error: Exception, *, own: bool) -> SchedulerError | None:
         return ConfigurationError(f"the DSN: {error.args[0]}")
     if own and (isinstance(error, _LOST) or state.startswith(_AWAY)):
         return DatabaseUnavailable(
-            f"PostgreSQL cannot be reached: {error or type(error).__name__}{_way_out(error, state)}"
+            f"PostgreSQL cannot be reached: {str(error) or 'it does not answer'}{_way_out(error, state)}"
         )
     return None
 

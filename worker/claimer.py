@@ -107,7 +107,13 @@ class Claimer:
         self._due_in = due_in
         self._backlog = False
         self._unanswered: tuple[UUID, float] | None = None  # a claim call, and when it was sent
+        self.answered = 0.0  # when a claim was first answered
         self.stopped = False
+
+    @property
+    def asked(self) -> float | None:
+        """When the claim was sent that has no answer yet, and may have been repeated since."""
+        return self._unanswered and self._unanswered[1]
 
     def stop(self) -> None:
         """Claim nothing more; a claim under way is still answered."""
@@ -140,6 +146,7 @@ class Claimer:
             self._queues.append(self._queues.pop(0))  # each queue is the first in its turn: none starves
             rows = await self._store.claim(self._worker, request, self._queues, self._kinds, free, self._lease)
         self._unanswered = None
+        self.answered = self.answered or now()
         hints = rows.pop() if rows and rows[-1]["id"] is None else None
         for row in rows:  # before all else: what is claimed and not started waits for its lease to lapse
             self._start(self._executor, row, sent)

@@ -10,8 +10,11 @@ import gc
 import logging
 import os
 import pkgutil
+import select
 import signal
 import sys
+import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +25,7 @@ from scheduler.errors import ConfigurationError, SchedulerError
 from scheduler.job import KINDS
 from scheduler.options import QUEUES
 from scheduler.settings import WorkerSettings
+from worker.health import Http, Systemd
 from worker.runner import Worker
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 FORCED = 7
+LAST_STEPS = 5.0  # seconds that a worker may take to end, beyond the grace time
 GARBAGE = 20_000  # new objects between two collections of the youngest
 LEVELS = ("debug", "info", "warning", "error")
 _option = functools.partial(click.option, show_envvar=True)
@@ -50,6 +55,7 @@ _preset = functools.partial(_option, show_default=True)
 @_preset("--child-jobs", default=0, help="Jobs after which such a process is replaced; 0: no limit.")
 @_preset("--lease", default=30.0, help="Seconds without a renewal after which a job is anyone's.")
 @_preset("--grace", default=30.0, help="Seconds that running jobs get when the worker stops.")
+@arguments.http_option
 @_option("--on-transition", help="Functions to call with each transition of a job, separated by commas, as in"
          " myservice.metrics:count.")  # fmt: skip
 @_preset("--log", "level", envvar="SCHEDULER_LOG", default="info", type=click.Choice(LEVELS),
@@ -57,13 +63,14 @@ _preset = functools.partial(_option, show_default=True)
 @click.version_option(package_name="leasework")
 def command(  # noqa: PLR0913, PLR0917 - one per option
     dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, async_slots: int, threads: int,
-    processes: int, child_memory: int, child_jobs: int, lease: float, grace: float, on_transition: str | None,
-    level: str,
+    processes: int, child_memory: int, child_jobs: int, lease: float, grace: float, http: tuple[str, int] | None,
+    on_transition: str | None, level: str,
 ) -> None:  # fmt: skip
     """Run jobs until SIGTERM or SIGINT.
 
     The first signal lets running jobs finish for the grace time, the second gives them back at once, the third ends the
-    process. Exit codes: 0 drained, 2 usage, 3 configuration, 4 database, 5 schema, 6 jobs were given back, 7 forced.
+    process, as does its failure to end 5 s after the grace time. Exit codes: 0 drained, 2 usage, 3 configuration,
+    4 database, 5 schema, 6 jobs were given back, 7 forced.
     """
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
@@ -79,7 +86,7 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
         gc.freeze()
         gc.set_threshold(GARBAGE)
         told = list(_functions(on_transition or ""))
-        _loop(_serve(Worker(dsn, listen_dsn=listen_dsn, on_transition=told, settings=settings)))
+        _loop(_serve(Worker(dsn, listen_dsn=listen_dsn, on_transition=told, settings=settings), http))
     except SchedulerError as error:
         click.echo(f"scheduler-worker: {error}", err=True)
         _end(error.exit_code)
@@ -118,22 +125,52 @@ def _end(code: int) -> None:
     os._exit(code)
 
 
-async def _serve(worker: Worker) -> None:
-    loop = asyncio.get_running_loop()
-    stops: list[asyncio.Task[int]] = []
+class Signals:
+    """SIGTERM and SIGINT, counted where a handler that blocks the event loop does not keep them from being heard."""
 
-    def stop() -> None:
-        if len(stops) >= 2:
+    def __init__(self, worker: Worker, told: Callable[[], None]) -> None:
+        self._worker = worker
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self._stops: list[asyncio.Task[int]] = []
+        self._count = 0
+        reading, self._writing = os.pipe()  # a thread, or a lock, is nothing for a signal handler
+        grace = worker.settings.grace.total_seconds()
+        threading.Thread(target=_force, args=(reading, grace), name="scheduler-signals", daemon=True).start()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._heard)
+
+    def _heard(self, *_: object) -> None:
+        self._count += 1
+        if self._count > 2:
             os._exit(FORCED)
-        log.info(
-            "stopping: %s",
-            "jobs are given back" if stops else "running jobs may finish; again to give them back",
-        )
-        stops.append(asyncio.create_task(worker.stop(cancel_running=bool(stops))))
+        os.write(self._writing, b"!")
+        self._loop.call_soon_threadsafe(self._stop, self._count > 1)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    _end(await worker.run())  # here, inside the loop: its end would wait for every task
+    def _stop(self, again: bool) -> None:  # noqa: FBT001 - a callback
+        log.info("stopping: %s", "jobs are given back" if again else "running jobs may finish; again to give them back")
+        self._stops.append(asyncio.create_task(self._worker.stop(cancel_running=again)))
+        self._loop.call_soon(self._told)
+
+
+def _force(signals: int, grace: float) -> None:
+    """End the process some time after the first signal, or after the second: whatever keeps the event loop from it."""
+    os.read(signals, 1)
+    if select.select([signals], [], [], grace + LAST_STEPS)[0]:
+        time.sleep(LAST_STEPS)
+    os.write(2, b"scheduler-worker: it does not stop: it is ended, and its jobs come back when their leases lapse\n")
+    os._exit(FORCED)
+
+
+async def _serve(worker: Worker, http: tuple[str, int] | None) -> None:
+    systemd = Systemd(lambda: worker.health)
+    Signals(worker, systemd.tell)
+    if http:
+        await Http(lambda: worker.health).serve(*http)
+    telling = asyncio.create_task(systemd.keep_telling())
+    code = await worker.run()
+    telling.cancel()
+    _end(code)  # here, inside the loop: its end would wait for every task
 
 
 def _loop(main: Coroutine[None, None, None]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 FOREVER = 3600.0  # seconds; a pass that waits to be poked
-STEP = 1.5  # seconds for each step that may hang, so that all together take less than 5 after the grace
+STEP = 1.2  # seconds for each step that may hang, so that all together take less than 5 after the grace
 
 
 def jittered(seconds: float) -> float:
@@ -79,7 +79,7 @@ class Loop:
                 failures = 0
             except Exception as error:  # noqa: BLE001 - see above
                 failures += 1
-                pause = min(0.1 * 2**failures, 5.0) * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+                pause = min(0.1 * 2**failures, 3.0) * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
                 self._report(error, failures)
             if pause > 0 and not self._stopped:
                 await happens(self._poked, pause)
@@ -89,8 +89,9 @@ class Loop:
         if failures in {1, 10} or failures % 100 == 0:
             _, words, trace = describe_exception(error)  # without the values that a database may quote
             log.warning(
-                "%s: %s (failure %d, trying again)%s", self.name, words, failures, "" if known else f"\n{trace}"
-            )
+                "%s: %s (failure %d, trying again)%s",
+                self.name, words or "no answer in time", failures, "" if known else f"\n{trace}",
+            )  # fmt: skip
 
 
 class Steps:

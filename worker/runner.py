@@ -13,15 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from scheduler.connections import open_pool, reach
-from scheduler.job import KINDS, kind_declaration, queue_declaration
-from scheduler.options import QUEUES
+from scheduler.job import KINDS
 from scheduler.settings import WorkerSettings, dsn_from
 from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
@@ -29,9 +25,11 @@ from worker.child import child_modules
 from worker.claimer import Claimer, Doze
 from worker.duties import Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
+from worker.health import Health, judge
 from worker.keeper import Keeper
 from worker.listener import Listener
 from worker.loops import STEP, Loop, Steps
+from worker.presence import declare, process_facts
 from worker.processes import ProcessExecutor
 from worker.running import Running
 from worker.settler import Settler
@@ -39,8 +37,7 @@ from worker.settler import Settler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import asyncpg
-
+    from scheduler.connections import Pool
     from scheduler.embedded import Held
     from scheduler.job import Job
     from worker.transitions import Callback
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 LIST = 1.0  # seconds between looks whether the list of workers is right
-VERSION = version("leasework")
 CONNECTIONS = 4  # shared by claims, settler and duties; the keeper and the listener have their own
 
 
@@ -82,18 +78,30 @@ class Worker:
         self._held: Held | None = None
         self._starting: asyncio.Task[Worker] | None = None
         self._stopping: asyncio.Task[int] | None = None
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._pool: Pool | None = None
         self._hurry = False  # no grace any more
+        self._begun = now()
+        self._stopped_at: float | None = None
+        self._claimers: list[Claimer] = []
         self._steps = Steps()
         self._leases = Leases()
         self.callbacks = Callbacks(on_transition)
         self.executors: list[Executor] = []
-        self._listed: dict[str, Any] = {}
+        self._who = process_facts()
+        self._listed: dict[str, Any] = {}  # what the list of workers says of this one
 
     @property
     def peak_running(self) -> dict[str, int]:
         """The most attempts that ran at once, per executor."""
         return {executor.name: executor.slots.peak for executor in self.executors}
+
+    @property
+    def health(self) -> Health:
+        """Tell whether claims succeed: half a lease without an answer is bad health, and so is the way to the end."""
+        return judge(
+            self._claimers, len(self._leases), begun=self._begun, stopping=self._stopped_at,
+            patience=self.settings.lease.total_seconds() / 2,
+        )  # fmt: skip
 
     # Starting.
 
@@ -104,7 +112,7 @@ class Worker:
             self._pool = await open_pool(self._held.url, size=CONNECTIONS, name="scheduler-worker")
             self._store = self.callbacks.store(self._pool, self.id, self._leases)
             await self._store.check_schema()
-            await self._declare()
+            await declare(self._store, self._kinds.values())
             self._assemble(self._held.url, modules)
             await self._register()
         except BaseException:
@@ -162,21 +170,8 @@ class Worker:
             self._settler.__len__, self._promoting.poke_in,
         )  # fmt: skip
 
-    async def _declare(self) -> None:
-        declared = await self._store.declare(
-            map(kind_declaration, self._kinds.values()), map(queue_declaration, QUEUES.values()), force=False
-        )
-        if declared.superseded:
-            log.warning(
-                "newer options of %s are in force; `scheduler declare --force` goes back to those of this version",
-                ", ".join(declared.superseded),
-            )
-
     async def _register(self) -> float:
-        facts = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": VERSION,
+        facts = self._who | {
             "queues": self._queues,
             "kinds": sorted(self._kinds),
             "slots": {executor.name: executor.slots.total for executor in self.executors},
@@ -219,6 +214,7 @@ class Worker:
             self._starting.cancel()
             return 0
         if self._stopping is None:
+            self._stopped_at = now()
             self._stopping = asyncio.create_task(self._stop())
         if cancel_running:
             self._hurry = True
@@ -232,7 +228,10 @@ class Worker:
             loop.stop()
         self._listing.stop()
         # A claim under way is started if its answer comes soon; if not, its jobs come back when their lease lapses.
-        await self._steps.take(asyncio.gather(*(task for task in self._tasks if task.get_name() in {"claim", "list"})))
+        ending = [task for task in self._tasks if task.get_name() in {"claim", "list"}]
+        await self._steps.take(asyncio.wait(ending))
+        for task in ending:
+            task.cancel()
         await self._steps.take(self._register())
         drained = await self._running.wait(grace_ends - now())
         if not drained:
@@ -261,7 +260,7 @@ class Worker:
             loop.stop()
         for task in self._tasks:
             task.cancel()
-        await asyncio.wait(self._tasks, timeout=STEP)
+        await self._steps.take(asyncio.wait(self._tasks))
         for executor in self.executors:
             await executor.close()
         await self._keeper.stop()

@@ -1,14 +1,11 @@
 """docker-compose.yml is read, and its commands are run; there is no Docker here to build or start it."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import click
-import pytest
 from documents import ROOT
 from ruamel.yaml import YAML
 
@@ -82,26 +79,7 @@ def test_the_job_modules_that_are_mounted_are_there():
     assert f"WORKDIR {target}\n" in (ROOT / "Dockerfile").read_text()
 
 
-def is_healthy(dsn):
-    kind, *words = SERVICES["worker"]["healthcheck"]["test"]
-    assert (kind, words[0]) == ("CMD", "python")
-    words = [sys.executable, *(word.replace("$$", "$") for word in words[1:])]
-    return (
-        subprocess.run(words, env=os.environ | {"SCHEDULER_DSN": dsn}, capture_output=True, check=False).returncode == 0
-    )
-
-
-async def test_the_workers_healthcheck_tells_whether_a_worker_of_this_host_has_been_seen(db, dsn, launch):
-    before = is_healthy(dsn)
-    worker = await launch().ready()
-    alive = is_healthy(dsn)
-    worker.send(signal.SIGKILL)
-    await worker.exits()
-    await db.execute("UPDATE scheduler.workers SET seen_at = seen_at - interval '1 minute'")
-
-    assert (before, alive, is_healthy(dsn)) == (False, True, False)
-
-
-@pytest.mark.parametrize("dsn", ["postgresql://nobody@127.0.0.1:1/nowhere"])
-def test_the_workers_healthcheck_fails_without_a_database(dsn):
-    assert not is_healthy(dsn)
+def test_workers_have_the_healthcheck_of_the_image_and_what_is_no_worker_has_none():
+    assert "healthcheck" not in SERVICES["worker"]
+    assert SERVICES["migrate"]["healthcheck"] == {"disable": True}
+    assert "SCHEDULER_HTTP" not in SERVICES["worker"]["environment"]

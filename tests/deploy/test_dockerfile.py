@@ -26,7 +26,16 @@ def test_the_image_runs_the_worker_itself_and_not_as_root():
     assert json.loads(final["CMD"]) == ["scheduler-worker"]  # the exec form: no shell between it and SIGTERM
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", final["USER"])  # numbers, which an orchestrator can check
     assert "PYTHONUNBUFFERED=1" in final["ENV"].split()
-    assert {name for name, _ in LINES} == {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "CMD"}  # all tried below
+    assert {name for name, _ in LINES} == {
+        "FROM",
+        "WORKDIR",
+        "COPY",
+        "RUN",
+        "ENV",
+        "USER",
+        "HEALTHCHECK",
+        "CMD",
+    }  # all tried below
 
 
 def test_nothing_but_what_is_copied_is_sent_to_the_daemon():
@@ -43,6 +52,7 @@ class Image:
     def __init__(self, root):
         self.root = root
         self.folder = root
+        self.programs = {}
         self.environment = {"PATH": f"{root / 'bin'}:/usr/bin:/bin", "HOME": str(root), "LANG": "C.UTF-8"}
         for name in ("PIP_INDEX_URL", "PIP_CACHE_DIR", "PIP_CERT", "SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy"):
             if name in os.environ:
@@ -74,8 +84,8 @@ class Image:
             for word in shlex.split(rest):
                 variable, value = self.inside(word).split("=", 1)
                 self.environment[variable] = value.replace("$PATH", self.environment["PATH"])
-        elif name == "CMD":
-            self.command = json.loads(rest)
+        elif name in {"CMD", "HEALTHCHECK"}:
+            self.programs[name] = json.loads(rest[rest.index("[") :])
 
     def start(self, command, **environment):
         program = shutil.which(command[0], path=self.environment["PATH"])
@@ -88,6 +98,12 @@ class Image:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+
+def is_healthy(image):
+    check = image.start(image.programs["HEALTHCHECK"])
+    check.communicate()
+    return check.returncode == 0
 
 
 def copy(source, target):
@@ -106,13 +122,15 @@ async def test_what_the_lines_build_migrates_a_database_runs_a_job_and_drains(em
 
     migrate = image.start(["scheduler", "migrate"], SCHEDULER_DSN=empty_dsn)
     assert migrate.communicate()[0].startswith("the schema is now at revision")
-    worker = image.start(image.command, SCHEDULER_DSN=empty_dsn, SCHEDULER_APP="jobs")
+    worker = image.start(image.programs["CMD"], SCHEDULER_DSN=empty_dsn, SCHEDULER_APP="jobs")
     try:
         db = await connect(empty_dsn)
         ids = [await insert(db, kind, {"value": 1}) for kind in ("Echo", "EchoInThread", "EchoInProcess")]
         assert {job["status"] for job in (await ended(db, *ids, seconds=60)).values()} == {"COMPLETED"}
+        assert is_healthy(image)
         worker.send_signal(signal.SIGTERM)
         await until(lambda: worker.poll() is not None, "the worker should end", 60)
+        assert not is_healthy(image)
         log = worker.stderr.read()
     finally:
         worker.kill()

@@ -229,9 +229,10 @@ async def test_a_pooler_is_noticed_and_a_direct_connection_keeps_its_statements_
         connection = await open_connection(address, name="test")
         noticed = await is_pooled(connection)
         await connection.close()
-        async with await open_pool(address, size=1, name="test") as pool:
-            await Store(pool).check_schema()
-            counts[address] = noticed, await pool.fetchval(prepared)
+        pool = await open_pool(address, size=1, name="test")
+        await Store(pool).check_schema()
+        counts[address] = noticed, await pool.fetchval(prepared)
+        await pool.close()
 
     assert counts == {dsn: (False, 2), pooled_dsn: (True, 0)}
 

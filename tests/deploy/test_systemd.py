@@ -34,5 +34,6 @@ def test_the_unit_lets_a_worker_drain():
 
     assert int(service["TimeoutStopSec"]) > WorkerSettings().grace.total_seconds() + AFTER_GRACE
     assert service["KillMode"] == "mixed"  # children end with their worker, not before it
-    assert service["Type"] == "exec"
+    assert service["Type"] == "notify"  # see test_health: READY=1, STATUS=, WATCHDOG=1, STOPPING=1
+    assert int(service["WatchdogSec"]) > 60  # seconds; what blocks an event loop for less is reported, not killed
     assert service["RestartPreventExitStatus"] == "2 3"

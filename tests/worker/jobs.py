@@ -497,3 +497,15 @@ class Where(CpuBoundJob):
             "worker": worker.__file__, "scheduler": scheduler.__file__, "colorsys": colorsys.__file__,
             "pid": os.getpid(), "parent": os.getppid(),
         }  # fmt: skip
+
+
+class Environment(CpuBoundJob):
+    def run(self, ctx: Context):
+        return sorted(os.environ)
+
+
+class Note(AsyncJob):
+    path: str
+
+    async def run(self, ctx: Context):
+        note(self.path, "began", ctx)

@@ -1,6 +1,5 @@
 """Connections break, replies are lost, the database goes away: the worker goes on, and nothing runs twice for it."""
 
-import signal
 from datetime import timedelta
 
 import jobs
@@ -178,29 +177,6 @@ async def test_a_worker_cut_off_stops_its_attempts_before_their_leases_lapse(db,
         assert (await row(db, job_id))["lease_expires_at"].timestamp() > gate.noted_at("stopped")
     finally:
         wire.speak_again()  # else the worker takes its time to stop
-
-
-async def test_a_worker_whose_database_is_silent_ends_soon_after_grace(db, wire, launch):
-    process = await launch(address=wire.dsn, grace=0.5).ready()
-    await asleep(db)
-    wire.go_silent()
-
-    process.send(signal.SIGTERM)
-
-    assert await process.exits(20) in {0, 6}
-
-
-async def test_a_worker_whose_database_refuses_connections_ends_soon_after_grace(db, wire, launch):
-    process = await launch(address=wire.dsn, grace=0.5).ready()
-    await asleep(db)
-    wire.refuses = True
-    wire.cut()
-    await process.says("PostgreSQL cannot be reached")
-
-    process.send(signal.SIGTERM)
-
-    assert await process.exits(20) in {0, 6}
-    assert "Traceback" not in process.log
 
 
 async def test_an_outcome_whose_row_is_locked_is_sent_again(scheduler, db, connect, work, gate):

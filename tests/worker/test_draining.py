@@ -120,7 +120,7 @@ async def test_a_handler_that_was_given_up_before_does_not_keep_the_process_aliv
     assert await process.exits(20) == 0
 
 
-async def test_a_drain_of_more_than_a_lease_keeps_the_lease(db, launch, gate):
+async def test_f59_b52_a_drain_of_more_than_a_lease_keeps_the_lease(db, launch, gate):
     process, gate = await launch(lease=3, grace=60).ready(), gate()
     job_id = await start(db, gate, "Wait")
     await launch(lease=3).ready()  # which would run the job if the lease lapsed

@@ -1,4 +1,6 @@
-"""A proxy before PostgreSQL that reads along: it counts calls of verbs, can lose a reply, and can go silent."""
+"""A proxy before PostgreSQL that reads along: it counts calls of verbs and connections, can lose a reply, and can go
+silent, or swallow what its connections say while new ones pass.
+"""
 
 import asyncio
 import re
@@ -18,8 +20,9 @@ class Wire:
         self._heard = asyncio.Event()
         self._heard.set()
         self.calls = Counter()
-        self.refuses = False
-        self._loses = None
+        self.asked = 0  # connections, refused ones too
+        self.refuses = False  # or True, or the fields of an error of PostgreSQL
+        self._loses = self._swallows = None
         self.lost = 0
         self._holds = None
         self._let_go = asyncio.Event()
@@ -52,6 +55,15 @@ class Wire:
         """Keep all connections, and pass nothing on any more."""
         self._heard.clear()
 
+    def swallow(self):
+        """Let the connections there are stay open, and pass nothing on them ever again; new ones work."""
+        for connection in self._connections:
+            connection.swallowed = True
+
+    def swallow_at(self, verb):
+        """Swallow the next call of a verb, and all that is said on its connection after it."""
+        self._swallows = verb
+
     def speak_again(self):
         self._heard.set()
 
@@ -69,7 +81,11 @@ class Wire:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader, writer):
+        self.asked += 1
         if self.refuses:
+            if self.refuses is not True:
+                writer.write(b"E" + (len(self.refuses) + 4).to_bytes(4, "big") + self.refuses)
+                await asyncio.sleep(0.05)  # until it is read
             writer.transport.abort()
             return
         there_reader, there_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
@@ -91,9 +107,14 @@ class Wire:
         while True:
             message = await _message(reader)
             await self._heard.wait()
+            if connection.swallowed:
+                continue
             verb = connection.verb(message)
             if verb:
                 self.calls[verb] += 1
+                if verb == self._swallows:
+                    self._swallows, connection.swallowed = None, True
+                    continue
                 if verb == self._loses:
                     self._loses, connection.loses = None, True
             writer.write(message)
@@ -105,6 +126,8 @@ class Wire:
             if self._holds and self._holds in message:
                 self._holds = None
                 await self._let_go.wait()
+            if connection.swallowed:
+                continue
             if not connection.loses:
                 writer.write(message)
             elif message[:1] == b"Z":  # it is done, and committed
@@ -114,7 +137,7 @@ class Wire:
 
 class _Connection:
     def __init__(self):
-        self.loses = False
+        self.loses = self.swallowed = False
         self._statements = {}
 
     def verb(self, message):
