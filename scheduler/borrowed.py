@@ -22,6 +22,10 @@ ACCEPTED = (
 )
 
 
+class _Number(str):
+    __slots__ = ()
+
+
 class Borrowed:
     """A caller's connection. One that is `blocking` is used in place: its coroutines end without ever waiting."""
 
@@ -34,10 +38,11 @@ class Borrowed:
                 return
         raise _refused(connection, "take a connection from a pool or an engine, and begin a transaction on it")
 
-    async def fetch(self, query: str, *args: str) -> list[Any]:
-        return list(await self._fetch(self._connection, query, args))
+    async def fetch(self, query: str, *args: str | int) -> list[Any]:
+        bound = tuple(arg if isinstance(arg, str) else _Number(arg) for arg in args)
+        return list(await self._fetch(self._connection, query, bound))
 
-    async def fetchval(self, query: str, *args: str, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, ASYNC109
+    async def fetchval(self, query: str, *args: str | int, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, ASYNC109
         return (await self.fetch(query, *args))[0][0]
 
 
@@ -84,7 +89,8 @@ def _cast(query: str, args: tuple[str, ...], mark: str) -> str:
     """Return the call with the marks of a driver for $1, $2, each cast to what it stands for."""
     for number, arg in enumerate(args, 1):
         text = f"CAST({mark.format(number)} AS text)"
-        query = query.replace(f"${number}", f"CAST({text} AS jsonb)" if isinstance(arg, Json) else text)
+        other = "jsonb" if isinstance(arg, Json) else "bigint" if isinstance(arg, _Number) else None
+        query = query.replace(f"${number}", f"CAST({text} AS {other})" if other else text)
     return query
 
 

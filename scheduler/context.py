@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from scheduler.graph import Parents, read_parents
+
 _decode_metadata = msgspec.json.Decoder(dict[str, Any]).decode
 _one_event = threading.Lock()  # shared: held only while an event is made, once per job at most
 
@@ -21,7 +23,7 @@ class Context:
     """
 
     __slots__ = (
-        "_cancelled", "_key", "_metadata",
+        "_cancelled", "_key", "_metadata", "_parents",
         "attempt", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
         "worker_id",
     )  # fmt: skip
@@ -40,6 +42,7 @@ class Context:
         idempotency_key: str | None = None,
         metadata: str | dict[str, Any] = "{}",
         worker_id: str = "",
+        parents: str | None = None,
     ) -> None:
         self.job_id = job_id
         self.kind = kind
@@ -52,6 +55,7 @@ class Context:
         self.worker_id = worker_id
         self._key = idempotency_key
         self._metadata = metadata
+        self._parents: str | Parents | None = parents
         self._cancelled: threading.Event | None = None
 
     @property
@@ -65,6 +69,16 @@ class Context:
         if isinstance(self._metadata, str):
             self._metadata = _decode_metadata(self._metadata)
         return self._metadata
+
+    @property
+    def parents(self) -> Parents:
+        """Return how the jobs ended that this one depends on, members of its batch among them: see Parents.
+
+        Raises ParentsTooLarge when that is over 1 MB of JSON.
+        """
+        if not isinstance(self._parents, Parents):
+            self._parents = read_parents(self.job_id, self._parents)
+        return self._parents
 
     @property
     def cancelled(self) -> threading.Event:
@@ -82,7 +96,7 @@ class Context:
     def to_wire(self) -> dict[str, Any]:
         """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
         shown = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
-        return {**shown, "idempotency_key": self._key, "metadata": self._metadata}
+        return {**shown, "idempotency_key": self._key, "metadata": self._metadata, "parents": self._parents}
 
     def __repr__(self) -> str:
         return f"Context(job_id={self.job_id}, kind={self.kind!r}, attempt={self.attempt})"

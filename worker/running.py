@@ -66,6 +66,7 @@ class Running:
             job_id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], attempt=row["attempt"],
             failures=row["failures"], fence=row["fence"], timeout=row["timeout"],
             idempotency_key=row["idempotency_key"], metadata=row["metadata"] or "{}", worker_id=self._worker,
+            parents=row["parents"],
         )  # fmt: skip
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:

@@ -57,15 +57,27 @@ COMMENT ON TABLE scheduler.kept IS 'Jobs that retention had to keep for the sake
 CREATE INDEX idempotency_keys_expires_at ON scheduler.idempotency_keys (expires_at, job_id);
 """
 
+GRAPHS = """
+ALTER TABLE scheduler.dependencies ADD COLUMN name text;
+ALTER TYPE scheduler.claimed ADD ATTRIBUTE parents jsonb;
+COMMENT ON COLUMN scheduler.dependencies.name IS 'What the graph that both were submitted in calls the parent.';
+COMMENT ON COLUMN scheduler.claimed.parents IS 'What became of the jobs it depended on, see parents(); false when that is over 1 MB, null when there are none.';
+COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first. With its own id: a batch, see close_batch().';
+"""
+
 
 def upgrade() -> None:
     script = op.get_context().opts["script"]
     script(COLUMNS)
     script(RETENTION)
+    script(GRAPHS)
 
 
 # No job is touched; what is paused goes on.
 DOWN = """
+ALTER TYPE scheduler.claimed DROP ATTRIBUTE parents;
+ALTER TABLE scheduler.dependencies DROP COLUMN name;
+COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first.';
 DROP INDEX scheduler.idempotency_keys_expires_at;
 DROP TABLE scheduler.kept, scheduler.retention;
 ALTER TABLE scheduler.queues
