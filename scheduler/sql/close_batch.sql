@@ -61,7 +61,7 @@ BEGIN
   SELECT d.child INTO wrong FROM unnest(members) AS m(id) JOIN scheduler.jobs_active j ON j.id = m.id AND j.unmet > 0
   JOIN scheduler.dependencies d ON d.child = j.id
   WHERE NOT d.applied AND (j.id = ANY (older) OR d.parent <> d.child AND NOT EXISTS (
-    SELECT FROM scheduler.dependencies s WHERE s.parent = d.parent AND s.child = p_batch)) LIMIT 1;
+    SELECT FROM scheduler.dependencies s WHERE s.parent = d.parent AND s.child = p_batch AND s.parent <> p_batch)) LIMIT 1;
   IF wrong IS NOT NULL THEN
     PERFORM scheduler.refuse('member_of', format('would wait for job %s, which waits for others', wrong),
       'a member of a batch may depend on members of the same batch, and on jobs that have completed');
