@@ -60,6 +60,8 @@ CREATE INDEX idempotency_keys_expires_at ON scheduler.idempotency_keys (expires_
 GRAPHS = """
 ALTER TABLE scheduler.dependencies ADD COLUMN name text;
 ALTER TYPE scheduler.claimed ADD ATTRIBUTE parents jsonb;
+-- resolve: of a child with ten thousand parents it reads those that have just ended.
+CREATE INDEX dependencies_child_to_apply ON scheduler.dependencies (child) WHERE ended AND NOT applied;
 COMMENT ON COLUMN scheduler.dependencies.name IS 'What the graph that both were submitted in calls the parent.';
 COMMENT ON COLUMN scheduler.claimed.parents IS 'What became of the jobs it depended on, see parents(); false when that is over 1 MB, null when there are none.';
 COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first. With its own id: a batch, see close_batch().';
@@ -76,6 +78,7 @@ def upgrade() -> None:
 # No job is touched; what is paused goes on.
 DOWN = """
 ALTER TYPE scheduler.claimed DROP ATTRIBUTE parents;
+DROP INDEX scheduler.dependencies_child_to_apply;
 ALTER TABLE scheduler.dependencies DROP COLUMN name;
 COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first.';
 DROP INDEX scheduler.idempotency_keys_expires_at;
