@@ -64,8 +64,9 @@ BEGIN
     RETURN;
   END IF;
   reason := CASE job.status WHEN 'COMPLETED' THEN 'it has completed: submit it again' ELSE parents.reason END;
+  waiting := scheduler.waiting_on(p_id);
   waiting := ARRAY(SELECT j.id FROM scheduler.jobs_active j
-    WHERE j.id = ANY (scheduler.waiting_on(p_id)) AND j.unmet > 0 ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
+    WHERE j.id = ANY (waiting) AND j.unmet > 0 ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
   IF reason IS NULL AND (parents.busy OR NOT waiting @> scheduler.waiting_on(p_id)) THEN
     verdict := 'busy';
     RETURN;
@@ -86,8 +87,8 @@ END $$;
 -- The children of a finished job that have taken notice of it and wait for others.
 CREATE OR REPLACE FUNCTION scheduler.waiting_on(p_id bigint) RETURNS bigint[] LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN ARRAY(SELECT d.child FROM scheduler.dependencies d JOIN scheduler.jobs_active j ON j.id = d.child
-    WHERE d.parent = p_id AND d.applied AND j.unmet > 0);
+  RETURN ARRAY(SELECT d.child FROM scheduler.dependencies d
+    WHERE d.parent = p_id AND d.applied AND (SELECT j.unmet > 0 FROM scheduler.jobs_active j WHERE j.id = d.child));
 END $$;
 
 -- Hold the parents of a job that is to run again: the active ones it waits for. A parent that is gone was met: one that did not
