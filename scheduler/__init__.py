@@ -11,7 +11,7 @@
 Workers run jobs: the command `scheduler-worker`, or `worker.Worker` in code.
 """
 
-from scheduler.client import Handle, Scheduler
+from scheduler.client import Scheduler
 from scheduler.context import Context
 from scheduler.errors import (
     ConfigurationError,
@@ -24,21 +24,26 @@ from scheduler.errors import (
     JobTimedOut,
     LeaseLost,
     NonRetryableError,
+    ParentsTooLarge,
     ResultTimeout,
     RetryAfter,
     SchedulerError,
     SchemaMismatch,
     Snooze,
+    WaitsInJob,
 )
+from scheduler.graph import Parent, Parents
 from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Job
 from scheduler.options import Priority, Queue, Retry
 from scheduler.states import Status
 from scheduler.submission import Submission, SubmitOptions
+from scheduler.submitting import Handle
 from scheduler.sync_client import SyncHandle, SyncScheduler
 
 __all__ = [
     "AsyncJob", "BlockingJob", "ConfigurationError", "Context", "CpuBoundJob", "DatabaseUnavailable", "Handle",
     "InvalidJob", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut", "LeaseLost",
-    "NonRetryableError", "Priority", "Queue", "ResultTimeout", "Retry", "RetryAfter", "Scheduler", "SchedulerError",
-    "SchemaMismatch", "Snooze", "Status", "Submission", "SubmitOptions", "SyncHandle", "SyncScheduler",
+    "NonRetryableError", "Parent", "Parents", "ParentsTooLarge", "Priority", "Queue", "ResultTimeout", "Retry",
+    "RetryAfter", "Scheduler", "SchedulerError", "SchemaMismatch", "Snooze", "Status", "Submission", "SubmitOptions",
+    "SyncHandle", "SyncScheduler", "WaitsInJob",
 ]  # fmt: skip

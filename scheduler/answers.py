@@ -39,6 +39,14 @@ class Reaped(msgspec.Struct):
     jobs: list[Moved]
 
 
+class Submitted(msgspec.Struct):
+    """The jobs of a call, in its order; `older`: those that were there before, for a key; `running`: of these."""
+
+    ids: list[int]
+    older: list[int]
+    running: list[int]
+
+
 class Promoted(msgspec.Struct):
     promoted: int
     next_in: float | None

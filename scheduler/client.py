@@ -16,13 +16,13 @@ import msgspec
 
 from leasework import complaint
 from scheduler.admin import BATCH, Admin
-from scheduler.borrowed import Borrowed
 from scheduler.connections import open_pool, reach
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
 from scheduler.job import kind_declaration, queue_declaration
 from scheduler.settings import dsn_from
 from scheduler.store import Store
-from scheduler.submission import JobId, SubmitOptions, encode, encode_many
+from scheduler.submission import JobId, SubmitOptions, id_of
+from scheduler.submitting import Handle, Submitting
 from scheduler.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -33,32 +33,15 @@ if TYPE_CHECKING:
     from scheduler.answers import Cancelled, Declared
     from scheduler.connections import Pool
     from scheduler.embedded import Held
+    from scheduler.graph import Parent
     from scheduler.job import Job
     from scheduler.options import Queue
-    from scheduler.submission import Submission
+    from scheduler.states import Status
 
 _NOT_OPEN = "this scheduler is not open: use it within `async with Scheduler.connect() as scheduler:`"
 
 
-class Handle(JobId):
-    """A submitted job: its id, and the way to its result. Not awaited, it costs nothing."""
-
-    __slots__ = ("_scheduler",)
-
-    def __init__(self, scheduler: Scheduler, job_id: int) -> None:
-        super().__init__(job_id)
-        self._scheduler = scheduler
-
-    async def result(self, timeout: timedelta | None = None) -> Any:  # noqa: ANN401, ASYNC109 - as in the futures of Python
-        """Wait for the end of the job and return what its handler returned.
-
-        Raises JobFailed, JobTimedOut or JobCancelled when it ended so, ResultTimeout after `timeout` (none: for
-        ever), JobNotFound when there is no such job. A job submitted in a transaction exists once that has committed.
-        """
-        return await self._scheduler.waiting.result(self.id, timeout)
-
-
-class Scheduler:
+class Scheduler(Submitting):
     """A connection to the scheduler of one database; safe to share between tasks of one event loop."""
 
     store: Store
@@ -126,32 +109,6 @@ class Scheduler:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def submit(self, job: Job, *, connection: object = None, **options: Unpack[SubmitOptions]) -> Handle:
-        """Insert one job and return its handle; for a taken idempotency key, the handle of the older job.
-
-        The options are those of SubmitOptions. With `connection` the job is part of that connection's transaction: it
-        exists if and only if that commits, and at once where no transaction is open and the driver commits by itself.
-        Connections of asyncpg, psycopg and Django will do, and connections and sessions of SQLAlchemy; one that blocks
-        is used in place, and blocks the event loop as it always does.
-        Raises InvalidJob naming the field and the rule; nothing is inserted then, and the caller's transaction, like
-        after any error of PostgreSQL, goes on only from a savepoint. Other errors of the caller's connection are those
-        of its driver.
-        """
-        kind, payload, given = encode(job, options)
-        return Handle(self, await self._store(connection).submit(kind, payload, given))
-
-    async def submit_many(
-        self, jobs: Iterable[Job | Submission], *, connection: object = None, **options: Unpack[SubmitOptions]
-    ) -> list[Handle]:
-        """Insert all of `jobs` or none, in one statement, and return their handles in the order given.
-
-        The options are those of every job; a `Submission(job, priority=...)` has some of its own, which win. A taken
-        idempotency key gives the handle of the older job, also within the call. `connection` and errors as in `submit`;
-        `index` of the InvalidJob tells which job it was.
-        """
-        given = encode_many(jobs, options)
-        return [Handle(self, job_id) for job_id in await self._store(connection).submit_many(given)]
-
     def submit_threadsafe(self, job: Job, **options: Unpack[SubmitOptions]) -> Future[Handle]:
         """Submit from any thread, on the event loop of this scheduler; the future has what `submit` returns or raises.
 
@@ -162,16 +119,13 @@ class Scheduler:
             raise DatabaseUnavailable(_NOT_OPEN)
         return asyncio.run_coroutine_threadsafe(self.submit(job, **options), loop)
 
-    def _store(self, connection: object) -> Store:
-        return self.store if connection is None else Store(Borrowed(connection), own=False)
-
     def handle(self, job_id: int) -> Handle:
         """Return the handle of a job submitted elsewhere; the id is not looked up."""
         return Handle(self, job_id)
 
     async def cancel(self, *jobs: JobId | int) -> Cancelled:
         """Cancel jobs: those waiting end at once, running ones are asked to stop. Children follow their policy."""
-        ids = [job.id if isinstance(job, JobId) else job for job in jobs]
+        ids = list(map(id_of, jobs))
         done = await self.store.cancel(ids)
         parents = done.parents
         while parents:  # the workers would do it too, a moment later
@@ -195,13 +149,29 @@ class Scheduler:
 
     async def results(self, jobs: Sequence[JobId | int]) -> dict[int, Any]:
         """Return the results of those of `jobs` that have completed, by id."""
-        ids = [job.id if isinstance(job, JobId) else job for job in jobs]
+        ids = list(map(id_of, jobs))
         rows = await self.store.outcomes(ids)
         return {
             row["id"]: None if row["result"] is None else msgspec.json.decode(row["result"])
             for row in rows
             if row["status"] == "COMPLETED"
         }
+
+    async def wait(
+        self,
+        jobs: Iterable[JobId | int],
+        timeout: timedelta | None = None,  # noqa: ASYNC109 - as in Handle.result
+    ) -> dict[int, Status]:
+        """Wait until all of `jobs` have ended, well or not, and return their statuses by id.
+
+        However many jobs and callers wait, one statement asks for all. Raises ResultTimeout after `timeout` (none: for
+        ever), JobNotFound, WaitsInJob within a handler.
+        """
+        return await self.waiting.ended(map(id_of, jobs), timeout)
+
+    async def parents(self, job: JobId | int, *, after: int = 0) -> list[Parent]:
+        """Return how the jobs ended that `job` depends on, ids ascending, at most 1 MB; go on `after` the last id."""
+        return await self.store.parents(id_of(job), after)
 
     async def declare(self, kinds: Iterable[type[Job]], queues: Iterable[Queue], *, force: bool = False) -> Declared:
         """Record what classes and queues say of themselves; see the verb. `force` goes back to an older declaration."""

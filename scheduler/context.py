@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scheduler.errors import SchedulerError
+from scheduler.graph import Parents, read_parents
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -32,7 +33,7 @@ class Context:
     """
 
     __slots__ = (
-        "_cancelled", "_key", "_metadata", "_transactions",
+        "_cancelled", "_key", "_metadata", "_parents", "_transactions",
         "attempt", "completing", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
         "worker_id",
     )  # fmt: skip
@@ -52,6 +53,7 @@ class Context:
         metadata: str | dict[str, Any] = "{}",
         worker_id: str = "",
         transactions: type[Transaction] | None = None,
+        parents: str | None = None,
     ) -> None:
         self.job_id = job_id
         self.kind = kind
@@ -66,6 +68,7 @@ class Context:
         self._metadata = metadata
         self._transactions = transactions
         self.completing = False
+        self._parents: str | Parents | None = parents
         self._cancelled: threading.Event | None = None
 
     @property
@@ -79,6 +82,16 @@ class Context:
         if isinstance(self._metadata, str):
             self._metadata = _decode_metadata(self._metadata)
         return self._metadata
+
+    @property
+    def parents(self) -> Parents:
+        """Return how the jobs ended that this one depends on, members of its batch among them: see Parents.
+
+        Raises ParentsTooLarge when that is over 1 MB of JSON.
+        """
+        if not isinstance(self._parents, Parents):
+            self._parents = read_parents(self.job_id, self._parents)
+        return self._parents
 
     @property
     def cancelled(self) -> threading.Event:
@@ -118,7 +131,7 @@ class Context:
     def to_wire(self) -> dict[str, Any]:
         """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
         shown = {name: getattr(self, name) for name in self.__slots__ if name[0] != "_" and name != "completing"}
-        return {**shown, "idempotency_key": self._key, "metadata": self._metadata}
+        return {**shown, "idempotency_key": self._key, "metadata": self._metadata, "parents": self._parents}
 
     def __repr__(self) -> str:
         return f"Context(job_id={self.job_id}, kind={self.kind!r}, attempt={self.attempt})"

@@ -11,6 +11,8 @@ SchedulerError
 │   ├── JobTimedOut
 │   └── JobCancelled
 ├── ResultTimeout           the job has not ended yet (also a TimeoutError)
+├── WaitsInJob              a handler would wait for another job
+├── ParentsTooLarge         the parents of a job are more than a claim carries
 └── LeaseLost               another attempt owns the job now
 
 Raised by handlers to steer what happens next, and no failure of the scheduler:
@@ -52,17 +54,17 @@ class SchemaMismatch(SchedulerError):  # noqa: N818 - reads as what happened
 class InvalidJob(SchedulerError, ValueError):  # noqa: N818 - reads as what happened
     """What was submitted breaks a rule; the message names the field, the rule and the way out.
 
-    `index`: which of the jobs of submit_many it was, counted from 0.
+    `index`: which of the jobs of submit_many it was, counted from 0; of submit_graph, the name of the node.
     """
 
-    def __init__(self, field: str, rule: str, index: int | None = None) -> None:
+    def __init__(self, field: str, rule: str, index: int | str | None = None) -> None:
         super().__init__(field, rule)
         self.field = field
         self.rule = rule
         self.index = index
 
     def __str__(self) -> str:
-        place = "" if self.index is None else f"jobs[{self.index}] "
+        place = "" if self.index is None else f"jobs[{self.index!r}] "
         return f"{place}{self.field}: {self.rule}"
 
 
@@ -113,6 +115,36 @@ class ResultTimeout(SchedulerError, TimeoutError):  # noqa: N818 - reads as what
 
     def __str__(self) -> str:
         return f"job {self.job_id} has not ended within {self.timeout:g} s; it may still run: wait again"
+
+
+class _OfJob(SchedulerError):  # noqa: N818 - never raised itself
+    words: ClassVar[str]
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+    def __str__(self) -> str:
+        return self.words.format(self.job_id)
+
+
+class WaitsInJob(_OfJob):
+    """A handler would wait for another job: with all slots held by such jobs, none of them would ever end."""
+
+    words = (
+        "job {} would hold its slot while it waits for another job: submit what comes after that one with"
+        " depends_on=[handle], or open a batch: `async with scheduler.batch(Next()) as batch`,"
+        " scheduler.submit(job, member_of=batch); the next job finds the results in ctx.parents"
+    )
+
+
+class ParentsTooLarge(_OfJob):
+    """What is known of the parents of a job is over 1 MB of JSON."""
+
+    words = (
+        "the results of the parents of job {0} are over 1 MB: read them page by page with scheduler.parents({0}),"
+        " or let the parents return references"
+    )
 
 
 class LeaseLost(SchedulerError):  # noqa: N818 - reads as what happened

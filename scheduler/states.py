@@ -43,6 +43,7 @@ Moves = Mapping[Status, frozenset[Status]]
 # Every end of an attempt except completion may become CANCELLED: a cancel request waits for it on the row.
 _MOVES: Mapping[str, Mapping[Status, Iterable[Status]]] = {
     "resolve": {Status.BLOCKED: (Status.PENDING, Status.DELAYED, Status.CANCELLED)},
+    "close_batch": {Status.BLOCKED: (Status.PENDING, Status.DELAYED)},
     "promote": {Status.DELAYED: (Status.PENDING,)},
     "claim": {Status.PENDING: (Status.RUNNING,)},
     "renew": {Status.RUNNING: (Status.RUNNING,)},
@@ -54,6 +55,8 @@ _MOVES: Mapping[str, Mapping[Status, Iterable[Status]]] = {
     "complete": {Status.RUNNING: (Status.COMPLETED,)},
     "release": {Status.RUNNING: (Status.PENDING, Status.CANCELLED)},
     "reap": {Status.RUNNING: (Status.PENDING, Status.FAILED, Status.CANCELLED)},
+    # submit, where a waiting job has the unique_key and is to be replaced.
+    "replace": dict.fromkeys((Status.DELAYED, Status.PENDING), (Status.DELAYED, Status.PENDING)),
     # Of a running job the request is noted; the attempt's end decides.
     "cancel": {**dict.fromkeys(WAITING, (Status.CANCELLED,)), Status.RUNNING: (Status.RUNNING,)},
     # A job that ran was due; it waits again for a parent that runs again.

@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import asyncpg
 import msgspec
 
-from scheduler.answers import Cancelled, Declared, Missed, Promoted, Pruned, Reaped, Resolved, Retained, RetryLevel
+from scheduler.answers import (
+    Cancelled,
+    Declared,
+    Missed,
+    Promoted,
+    Pruned,
+    Reaped,
+    Resolved,
+    Retained,
+    RetryLevel,
+    Submitted,
+)  # fmt: skip
 from scheduler.errors import SchemaMismatch
+from scheduler.graph import Parent  # noqa: TC001 - msgspec reads it
 from scheduler.schema import SUPPORTED, is_supported
 from scheduler.translation import translated as _translated
 
@@ -74,10 +86,17 @@ class Store:
     async def submit(self, kind: str, payload: str, options: str) -> int:
         return int(await self._value("SELECT scheduler.submit($1, $2, $3)", kind, payload, options))
 
-    async def submit_many(self, jobs: str) -> list[int]:
+    async def submit_graph(self, jobs: str) -> Submitted:
         """Insert jobs in one statement, which on a connection of our own has a second more for each 10 kB."""
         timeout = CALL_TIMEOUT + len(jobs) / 10_000 if self._own else None
-        return list(await self._value("SELECT scheduler.submit_many($1)", jobs, timeout=timeout))
+        answer = await self._value("SELECT scheduler.submit_graph($1)", jobs, timeout=timeout)
+        return _read(Submitted, answer) if isinstance(answer, str) else msgspec.convert(answer, Submitted)
+
+    async def close_batch(self, job_id: int) -> bool:
+        return bool(await self._value("SELECT scheduler.close_batch($1)", job_id))
+
+    async def parents(self, job_id: int, after: int) -> list[Parent]:
+        return _read(_Page, await self._value("SELECT scheduler.parents($1, $2)", job_id, after)).parents
 
     async def outcomes(self, ids: Sequence[int]) -> list[asyncpg.Record]:
         return await self._rows("SELECT * FROM scheduler.outcomes($1)", ids)
@@ -211,6 +230,10 @@ class Store:
 
     async def deregister(self, worker: UUID) -> None:
         await self._value("SELECT scheduler.deregister($1)", worker)
+
+
+class _Page(msgspec.Struct):
+    parents: list[Parent]
 
 
 def _json(value: object) -> str:

@@ -9,10 +9,11 @@ import msgspec
 
 from scheduler.error_text import UNSTORABLE
 from scheduler.errors import InvalidJob
+from scheduler.graph import JOB, ordered
 from scheduler.payload import encode_json, encode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from scheduler.job import Job
 
@@ -21,33 +22,49 @@ _CALL_LIMIT = 200_000_000  # bytes; a jsonb holds 256 MB
 
 
 class JobId:
-    """The id of a submitted job."""
+    """The id of a submitted job.
 
-    __slots__ = ("id",)
+    `created`: whether this submit made it; if not, it is the older one that a taken key stands for, and `running` tells
+    whether that one was running.
+    """
 
-    def __init__(self, job_id: int) -> None:
+    __slots__ = ("created", "id", "running")
+
+    def __init__(self, job_id: int, *, created: bool = False, running: bool = False) -> None:
         self.id = job_id
+        self.created = created
+        self.running = running
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id})"
+
+
+def id_of(job: JobId | int) -> int:
+    return job.id if isinstance(job, JobId) else job
 
 
 class SubmitOptions(TypedDict, total=False):
     """What may be said of a job beside its payload; None is as good as left out.
 
     priority: -100 to 100, see Priority. run_at: not before this instant (aware); or delay: not before this long from
-    now. depends_on: jobs that must end first; on_parent_failure: "cancel" or "run". idempotency_key: one job per kind
-    and key; unique_key: one unfinished job per kind and key. metadata: a JSON object of at most 16 kB.
+    now. depends_on: jobs that must end first, within a graph also names of its nodes; on_parent_failure: "cancel" or
+    "run". idempotency_key: one job per kind and key; unique_key: one unfinished job per kind and key; on_taken: what a
+    taken unique_key means: "keep" (the default: the job that has it stands for this one), "replace" (and gets this
+    payload and time, unless it runs) or "raise". batch: True for the callback of a batch; member_of: the callback that
+    waits for this job. metadata: a JSON object of at most 16 kB.
     """
 
     priority: int | None
     delay: timedelta | None
     run_at: datetime | None
     tenant: str | None
-    depends_on: Iterable[JobId | int]
+    depends_on: Iterable[JobId | int | str]
     on_parent_failure: str | None
     idempotency_key: str | None
     unique_key: str | None
+    on_taken: str | None
+    batch: bool | None
+    member_of: JobId | int | None
     metadata: dict[str, Any] | None
 
 
@@ -73,15 +90,48 @@ def encode(job: Job, options: SubmitOptions) -> tuple[str, Json, Json]:
     return job.options.kind, Json(payload), Json(msgspec.json.encode(_checked(options)).decode())
 
 
-def encode_many(jobs: Iterable[Job | Submission], options: SubmitOptions) -> Json:
-    """Return what the verb `submit_many` takes; raises InvalidJob, whose `index` tells which job."""
+def encode_graph(nodes: Mapping[str, Job | Submission], options: SubmitOptions) -> tuple[list[str], Json]:
+    """Return the names of the nodes, parents first, and what the verb `submit_graph` takes; raises InvalidJob."""
+    entries = {
+        _text("node", name): job if isinstance(job, Submission) else Submission(job) for name, job in nodes.items()
+    }
+    named, rest = {}, {}
+    for name, entry in entries.items():
+        parents = entry.options.get("depends_on") or ()
+        parents = [parents] if isinstance(parents, str) else list(parents)
+        named[name] = [parent for parent in parents if isinstance(parent, str)]
+        rest[name] = Submission(entry.job, **entry.options)
+        if named[name]:
+            rest[name].options["depends_on"] = [parent for parent in parents if not isinstance(parent, str)]
+    names = ordered(named)
+    places = {name: place for place, name in enumerate(names)}
+    try:
+        return names, encode_many(
+            (rest[name] for name in names), options, [{p: places[p] for p in named[name]} for name in names]
+        )
+    except InvalidJob as error:
+        raise of_node(error, names) from None
+
+
+def of_node(error: InvalidJob, names: list[str]) -> InvalidJob:
+    """Return the error of a job of submit_many as that of a node."""
+    return InvalidJob(error.field, error.rule, names[error.index] if isinstance(error.index, int) else error.index)
+
+
+def encode_many(
+    jobs: Iterable[Job | Submission], options: SubmitOptions, parents: list[dict[str, int]] | None = None
+) -> Json:
+    """Return what the verb `submit_graph` takes; raises InvalidJob, whose `index` tells which job."""
     texts: list[bytes] = []
-    for index, entry in enumerate(jobs):
-        job = entry.job if isinstance(entry, Submission) else entry
-        own = options | entry.options if isinstance(entry, Submission) else options
+    for index, given in enumerate(jobs):
+        job = given.job if isinstance(given, Submission) else given
+        own = options | given.options if isinstance(given, Submission) else options
         try:
             payload = msgspec.Raw(encode_payload(job))
-            texts.append(msgspec.json.encode({"kind": job.options.kind, "payload": payload, **_checked(own)}))
+            entry = {"kind": job.options.kind, "payload": payload, **_checked(own)}
+            if parents and parents[index]:
+                entry["parents"] = parents[index]
+            texts.append(msgspec.json.encode(entry))
         except InvalidJob as error:
             raise InvalidJob(error.field, error.rule, index) from None
     size = sum(map(len, texts))
@@ -98,6 +148,8 @@ def _checked(options: SubmitOptions) -> dict[str, Any]:
             raise TypeError(f"{name!r} is no option of submit: options are {', '.join(_CHECKS)}, and connection")
         if value is not None:
             checked[name] = _CHECKS[name](name, value)
+    if "member_of" in checked and (job_id := JOB.get(None)) is not None:
+        checked["member"] = job_id  # a member may add others after its batch was closed
     return checked
 
 
@@ -134,7 +186,17 @@ def _text(field: str, value: Any) -> str:  # noqa: ANN401
 def _parents(field: str, value: Any) -> list[int]:  # noqa: ANN401
     if isinstance(value, JobId | int | str):
         raise InvalidJob(field, "must be a list of handles or ids, as in [parent]")
-    return [_whole(field, parent.id if isinstance(parent, JobId) else parent) for parent in value]
+    return [_job(field, parent) for parent in value]
+
+
+def _job(field: str, value: Any) -> int:  # noqa: ANN401
+    return _whole(field, id_of(value))
+
+
+def _flag(field: str, value: Any) -> bool:  # noqa: ANN401
+    if not isinstance(value, bool):
+        raise InvalidJob(field, f"must be True or False, not {type(value).__name__}")
+    return value
 
 
 def _metadata(field: str, value: Any) -> msgspec.Raw:  # noqa: ANN401
@@ -144,4 +206,5 @@ def _metadata(field: str, value: Any) -> msgspec.Raw:  # noqa: ANN401
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "priority": _whole, "delay": _delay, "run_at": _instant, "tenant": _text, "depends_on": _parents,
     "on_parent_failure": _text, "idempotency_key": _text, "unique_key": _text, "metadata": _metadata,
+    "on_taken": _text, "batch": _flag, "member_of": _job,
 }  # fmt: skip

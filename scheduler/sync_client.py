@@ -14,6 +14,7 @@ import asyncio
 import os
 import threading
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
 
 from scheduler.borrowed import Borrowed, in_place
@@ -23,11 +24,13 @@ from scheduler.settings import dsn_from
 from scheduler.submission import JobId, SubmitOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from scheduler.answers import Cancelled
+    from scheduler.graph import Parent
     from scheduler.job import Job
+    from scheduler.states import Status
     from scheduler.submission import Submission
 
 T = TypeVar("T")
@@ -38,8 +41,8 @@ class SyncHandle(JobId):
 
     __slots__ = ("_scheduler",)
 
-    def __init__(self, scheduler: SyncScheduler, job_id: int) -> None:
-        super().__init__(job_id)
+    def __init__(self, scheduler: SyncScheduler, job: JobId) -> None:
+        super().__init__(job.id, created=job.created, running=job.running)
         self._scheduler = scheduler
 
     def result(self, timeout: timedelta | None = None) -> Any:  # noqa: ANN401 - what the handler returned
@@ -92,7 +95,7 @@ class SyncScheduler:
     def submit(self, job: Job, *, connection: object = None, **options: Unpack[SubmitOptions]) -> SyncHandle:
         """Insert one job and return its handle; see Scheduler.submit. `connection` must be one that blocks."""
         return SyncHandle(
-            self, self._do(lambda client: client.submit(job, connection=connection, **options), connection).id
+            self, self._do(lambda client: client.submit(job, connection=connection, **options), connection)
         )
 
     def submit_many(
@@ -101,11 +104,46 @@ class SyncScheduler:
         """Insert all of `jobs` or none and return their handles in the order given; see Scheduler.submit_many."""
         jobs = list(jobs)  # in the caller's thread: a generator may read from a connection that belongs to it
         made = self._do(lambda client: client.submit_many(jobs, connection=connection, **options), connection)
-        return [SyncHandle(self, handle.id) for handle in made]
+        return [SyncHandle(self, handle) for handle in made]
+
+    def submit_graph(
+        self, nodes: Mapping[str, Job | Submission], *, connection: object = None, **options: Unpack[SubmitOptions]
+    ) -> dict[str, SyncHandle]:
+        """Insert all jobs of a graph or none and return their handles by name; see Scheduler.submit_graph."""
+        made = self._do(lambda client: client.submit_graph(nodes, connection=connection, **options), connection)
+        return {name: SyncHandle(self, handle) for name, handle in made.items()}
+
+    @contextmanager
+    def batch(
+        self, callback: Job, *, connection: object = None, **options: Unpack[SubmitOptions]
+    ) -> Iterator[SyncHandle]:
+        """Open a batch, closed by the end of the block; see Scheduler.batch."""
+        options["batch"] = True
+        handle = self.submit(callback, connection=connection, **options)
+        try:
+            yield handle
+        except BaseException:
+            if connection is None and options.get("idempotency_key") is None:
+                self.cancel(handle)
+            raise
+        self.close_batch(handle, connection=connection)
+
+    def close_batch(self, batch: JobId | int, *, connection: object = None) -> bool:
+        """Close an open batch; see Scheduler.close_batch."""
+        return self._do(lambda client: client.close_batch(batch, connection=connection), connection)
+
+    def wait(self, jobs: Iterable[JobId | int], timeout: timedelta | None = None) -> dict[int, Status]:
+        """Wait until all of `jobs` have ended and return their statuses by id; see Scheduler.wait."""
+        jobs = list(jobs)
+        return self._do(lambda client: client.wait(jobs, timeout))
+
+    def parents(self, job: JobId | int, *, after: int = 0) -> list[Parent]:
+        """Return how the jobs ended that `job` depends on, a page of them; see Scheduler.parents."""
+        return self._do(lambda client: client.parents(job, after=after))
 
     def handle(self, job_id: int) -> SyncHandle:
         """Return the handle of a job submitted elsewhere; the id is not looked up."""
-        return SyncHandle(self, job_id)
+        return SyncHandle(self, JobId(job_id))
 
     def cancel(self, *jobs: JobId | int) -> Cancelled:
         """Cancel jobs; see Scheduler.cancel."""

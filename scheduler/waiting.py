@@ -20,9 +20,11 @@ from scheduler.errors import (
     ResultTimeout,
     SchedulerError,
 )
+from scheduler.graph import refuse_to_wait
 from scheduler.states import FINISHED, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import timedelta
 
     from scheduler.store import Store
@@ -47,6 +49,15 @@ class _Awaited:
         self.waiters = 0
 
 
+def _status(future: asyncio.Future[Any]) -> Status:
+    error = future.exception()
+    if error is None:
+        return Status.COMPLETED
+    if not isinstance(error, JobEnded):
+        raise error
+    return Status(error.status)
+
+
 class Waiting:
     """The jobs somebody waits for. Owned by one event loop."""
 
@@ -58,23 +69,39 @@ class Waiting:
 
     async def result(self, job_id: int, timeout: timedelta | None) -> Any:  # noqa: ANN401, ASYNC109 - see Handle.result
         """Return the result of a job once it has completed; see Handle.result for the errors."""
-        awaited = self._awaited.get(job_id)
-        if awaited is None:
-            awaited = self._awaited[job_id] = _Awaited()
-        awaited.waiters += 1
+        (future,) = await self._ended([job_id], timeout)
+        return future.result()
+
+    async def ended(self, job_ids: Iterable[int], timeout: timedelta | None) -> dict[int, Status]:  # noqa: ASYNC109
+        """Return how jobs ended, once all have; see Scheduler.wait."""
+        ids = list(dict.fromkeys(job_ids))
+        futures = await self._ended(ids, timeout)
+        return dict(zip(ids, map(_status, futures), strict=True))
+
+    async def _ended(self, job_ids: list[int], timeout: timedelta | None) -> list[asyncio.Future[Any]]:  # noqa: ASYNC109
+        refuse_to_wait()
+        for job_id in job_ids:
+            if job_id not in self._awaited:
+                self._awaited[job_id] = _Awaited()
+            self._awaited[job_id].waiters += 1
+        all_awaited = [self._awaited[job_id] for job_id in job_ids]
+        futures = [awaited.future for awaited in all_awaited]
         self._pause = FIRST
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
         try:
             seconds = None if timeout is None else timeout.total_seconds()
-            done, _ = await asyncio.wait([awaited.future], timeout=seconds)
-            if not done:
-                raise ResultTimeout(job_id, seconds or 0)
-            return awaited.future.result()
+            if futures:
+                await asyncio.wait(futures, timeout=seconds)
+            for job_id, future in zip(job_ids, futures, strict=True):
+                if not future.done():
+                    raise ResultTimeout(job_id, seconds or 0)
+            return futures
         finally:
-            awaited.waiters -= 1
-            if not awaited.waiters and self._awaited.get(job_id) is awaited:
-                del self._awaited[job_id]
+            for job_id, awaited in zip(job_ids, all_awaited, strict=True):
+                awaited.waiters -= 1
+                if not awaited.waiters and self._awaited.get(job_id) is awaited:
+                    del self._awaited[job_id]
 
     async def close(self, error: SchedulerError) -> None:
         """Stop asking; whoever waits gets `error`."""

@@ -22,6 +22,7 @@ from scheduler.apps import IMPORTING
 from scheduler.context import Context
 from scheduler.error_text import describe_exception
 from scheduler.errors import ConfigurationError, InvalidJob
+from scheduler.graph import JOB
 from scheduler.job import KINDS, Job
 from scheduler.payload import decode_payload
 from scheduler.transaction import Transaction
@@ -79,6 +80,7 @@ def run(order: Order) -> Settlement:
     """Run one job to its end, whatever its handler does short of killing the process."""
     context = Context(**order.context, transactions=Transaction)
     attempt = Attempt(context, order.payload, None, 0.0)
+    JOB.set(context.job_id)
     try:
         kind = KINDS.get(context.kind)
         if kind is None:

@@ -14,6 +14,7 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+from scheduler.graph import JOB
 from worker.attempt import Attempt, Settlement, decided, raised, returned
 from worker.loops import happens
 
@@ -98,6 +99,7 @@ class AsyncExecutor:
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.begun = True
+        JOB.set(attempt.id)
         try:
             settlement = returned(attempt, await attempt.job.run(attempt.context))  # type: ignore[attr-defined] # AsyncJob
         except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the handler, not the worker
@@ -162,7 +164,9 @@ class ThreadExecutor:
     def _serve(self) -> None:
         while (attempt := self._inbox.get()) is not None:
             try:
-                value = contextvars.Context().run(attempt.job.run, attempt.context)  # type: ignore[attr-defined] # BlockingJob
+                own = contextvars.Context()
+                own.run(JOB.set, attempt.id)
+                value = own.run(attempt.job.run, attempt.context)  # type: ignore[attr-defined] # BlockingJob
                 settlement = returned(attempt, value)
             except BaseException as error:  # noqa: BLE001 - see AsyncExecutor
                 settlement = raised(attempt, error)

@@ -68,6 +68,7 @@ class Running:
             failures=row["failures"], fence=row["fence"], timeout=row["timeout"],
             idempotency_key=row["idempotency_key"], metadata=row["metadata"] or "{}", worker_id=self._worker,
             transactions=Transaction,
+            parents=row["parents"],
         )  # fmt: skip
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:

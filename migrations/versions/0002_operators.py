@@ -77,6 +77,16 @@ ALTER TABLE scheduler.workers ADD COLUMN abandoned int NOT NULL DEFAULT 0;
 COMMENT ON COLUMN scheduler.workers.abandoned IS 'Handlers that it could not stop, and that go on although their attempts have ended.';
 """
 
+GRAPHS = """
+ALTER TABLE scheduler.dependencies ADD COLUMN name text;
+ALTER TYPE scheduler.claimed ADD ATTRIBUTE parents jsonb;
+-- resolve: of a child with ten thousand parents it reads those that have just ended.
+CREATE INDEX dependencies_child_to_apply ON scheduler.dependencies (child) WHERE ended AND NOT applied;
+COMMENT ON COLUMN scheduler.dependencies.name IS 'What the graph that both were submitted in calls the parent.';
+COMMENT ON COLUMN scheduler.claimed.parents IS 'What became of the jobs it depended on, see parents(); false when that is over 1 MB, null when there are none.';
+COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first. With its own id: a batch, see close_batch().';
+"""
+
 
 def upgrade() -> None:
     script = op.get_context().opts["script"]
@@ -84,12 +94,17 @@ def upgrade() -> None:
     script(COLUMNS)
     script(RETENTION)
     script(CRASHES)
+    script(GRAPHS)
 
 
 # No job is touched; what is paused goes on.
 DOWN = """
 DROP INDEX scheduler.jobs_last_chance;
 ALTER TABLE scheduler.workers DROP COLUMN abandoned;
+ALTER TYPE scheduler.claimed DROP ATTRIBUTE parents;
+DROP INDEX scheduler.dependencies_child_to_apply;
+ALTER TABLE scheduler.dependencies DROP COLUMN name;
+COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first.';
 DROP INDEX scheduler.idempotency_keys_expires_at;
 DROP TABLE scheduler.kept, scheduler.retention;
 ALTER TABLE scheduler.queues

@@ -106,8 +106,6 @@ BEGIN
   ELSIF p_job.depends_on IS NULL OR array_ndims(p_job.depends_on) > 1
         OR EXISTS (SELECT FROM unnest(p_job.depends_on) AS p WHERE p IS NULL) THEN
     PERFORM scheduler.refuse('depends_on', 'must be a flat array of job ids', 'leave NULL out');
-  ELSIF p_job.id = ANY (p_job.depends_on) THEN
-    PERFORM scheduler.refuse('depends_on', 'must not contain the job itself', 'name jobs that were submitted before');
   END IF;
 END $$;
 

@@ -8,6 +8,8 @@ BEGIN
       'attempts', coalesce((SELECT jsonb_agg(to_jsonb(a) - 'job_id' ORDER BY a.attempt)
         FROM scheduler.attempts a WHERE a.job_id = p_id), '[]'),
       'children', coalesce((SELECT jsonb_agg(c.child) FROM (
-        SELECT d.child FROM scheduler.dependencies d WHERE d.parent = p_id ORDER BY d.child LIMIT 100) AS c), '[]'))
+        SELECT d.child FROM scheduler.dependencies d WHERE d.parent = p_id AND d.child <> p_id ORDER BY d.child LIMIT 100) AS c), '[]'))
+      || CASE WHEN EXISTS (SELECT FROM scheduler.dependencies d WHERE d.parent = p_id AND d.child = p_id AND NOT d.ended)
+        THEN '{"open_batch": true}' ELSE '{}' END::jsonb
     FROM scheduler.jobs j WHERE j.id = p_id);
 END $$;

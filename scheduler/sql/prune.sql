@@ -66,7 +66,7 @@ BEGIN
     CASE WHEN p_status <> 'COMPLETED' THEN (
       SELECT format('job %s, which depends on it, never ran, and a retry would revive it: prune that one first', d.child)
       FROM scheduler.dependencies d
-      WHERE d.parent = p_id AND (SELECT c.attempt = 0 FROM scheduler.jobs_finished c WHERE c.id = d.child) LIMIT 1) END,
+      WHERE d.parent = p_id AND d.child <> p_id AND (SELECT c.attempt = 0 FROM scheduler.jobs_finished c WHERE c.id = d.child) LIMIT 1) END,
     CASE WHEN p_key IS NOT NULL THEN (
       SELECT 'its idempotency_key is held until its window ends' FROM scheduler.idempotency_keys k
       WHERE k.kind = p_kind AND k.key = p_key AND k.job_id = p_id AND k.expires_at > scheduler.clock()) END);

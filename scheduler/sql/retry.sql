@@ -42,11 +42,13 @@ END $$;
 -- Inserted first, deleted only then: a taken unique_key must not lose the job.
 -- Race: resolve() may be cancelling a child of a job that was just put back. Whoever holds the child decides: held here, its
 -- edge is open again before resolve() can look; held there, it is busy here, and will be found cancelled.
+-- A child that its failure did not stop, and that still waits for others, waits for it again: a batch, say.
 CREATE OR REPLACE FUNCTION scheduler.put_back(p_id bigint, OUT verdict text, OUT reason text, OUT queue text)
 LANGUAGE plpgsql AS $$
 DECLARE
   job scheduler.jobs_finished;
   parents record;
+  waiting bigint[];
 BEGIN
   SELECT * INTO job FROM scheduler.jobs_finished f WHERE f.id = p_id FOR UPDATE SKIP LOCKED;
   SELECT * INTO parents FROM scheduler.hold_parents_again(p_id, job.on_parent_failure);
@@ -62,7 +64,10 @@ BEGIN
     RETURN;
   END IF;
   reason := CASE job.status WHEN 'COMPLETED' THEN 'it has completed: submit it again' ELSE parents.reason END;
-  IF reason IS NULL AND parents.busy THEN
+  waiting := scheduler.waiting_on(p_id);
+  waiting := ARRAY(SELECT j.id FROM scheduler.jobs_active j
+    WHERE j.id = ANY (waiting) AND j.unmet > 0 ORDER BY j.id FOR NO KEY UPDATE SKIP LOCKED);
+  IF reason IS NULL AND (parents.busy OR NOT waiting @> scheduler.waiting_on(p_id)) THEN
     verdict := 'busy';
     RETURN;
   END IF;
@@ -70,6 +75,8 @@ BEGIN
   IF reason IS NULL THEN
     verdict := 'retried';
     queue := job.queue;
+    UPDATE scheduler.dependencies d SET ended = false, applied = false WHERE d.parent = p_id AND d.child = ANY (waiting);
+    UPDATE scheduler.jobs_active j SET unmet = j.unmet + 1 WHERE j.id = ANY (waiting);
   ELSE
     verdict := 'refused';
     UPDATE scheduler.jobs_finished f SET cancelled_by = parents.root, error = reason
@@ -77,21 +84,28 @@ BEGIN
   END IF;
 END $$;
 
+-- The children of a finished job that have taken notice of it and wait for others.
+CREATE OR REPLACE FUNCTION scheduler.waiting_on(p_id bigint) RETURNS bigint[] LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN ARRAY(SELECT d.child FROM scheduler.dependencies d
+    WHERE d.parent = p_id AND d.applied AND (SELECT j.unmet > 0 FROM scheduler.jobs_active j WHERE j.id = d.child));
+END $$;
+
 -- Hold the parents of a job that is to run again: the active ones it waits for. A parent that is gone was met: one that did not
 -- complete is kept as long as a child that never ran. The edges are held too, as resolve() marks those of a child that has
--- ended without holding the child.
+-- ended without holding the child. An open batch that runs again is closed: whoever would close it may be gone.
 CREATE OR REPLACE FUNCTION scheduler.hold_parents_again(p_id bigint, p_on_failure text,
   OUT active bigint[], OUT unapplied boolean, OUT busy boolean, OUT root bigint, OUT reason text)
 LANGUAGE plpgsql AS $$
 DECLARE
-  parents bigint[] := ARRAY(SELECT d.parent FROM scheduler.dependencies d WHERE d.child = p_id FOR UPDATE SKIP LOCKED);
+  parents bigint[] := ARRAY(SELECT d.parent FROM scheduler.dependencies d WHERE d.child = p_id AND d.parent <> p_id FOR UPDATE SKIP LOCKED);
   finished bigint[];
 BEGIN
   active := ARRAY(SELECT j.id FROM scheduler.jobs_active j WHERE j.id = ANY (parents) FOR KEY SHARE SKIP LOCKED);
   finished := ARRAY(SELECT f.id FROM scheduler.jobs_finished f WHERE f.id = ANY (parents) FOR KEY SHARE SKIP LOCKED);
   SELECT coalesce(bool_or(d.ended AND NOT d.applied), false), count(*) > cardinality(parents)
       OR (SELECT count(*) FROM scheduler.jobs j WHERE j.id = ANY (parents)) > cardinality(active || finished)
-  INTO unapplied, busy FROM scheduler.dependencies d WHERE d.child = p_id;
+  INTO unapplied, busy FROM scheduler.dependencies d WHERE d.child = p_id AND d.parent <> p_id;
   IF p_on_failure = 'cancel' THEN
     SELECT coalesce(f.cancelled_by, f.id),
       format('job %s, which this one depends on, ended %s: retry that one, and this one follows', f.id, f.status)

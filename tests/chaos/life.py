@@ -92,8 +92,8 @@ async def families(life: "Life") -> None:
 
 
 async def keys(life: "Life") -> None:
-    await life.submit(unique_key="only one")
-    await life.submit(unique_key="only one")
+    await life.submit(unique_key="only one", on_taken="raise")
+    await life.submit(unique_key="only one", on_taken="raise")
     await life.submit(idempotency_key="once")
     life.repeats()
     await life.submit(idempotency_key="once")

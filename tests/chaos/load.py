@@ -136,7 +136,7 @@ class Submitter:
         if rng.random() < 0.15:
             options["idempotency_key"] = f"key-{rng.getrandbits(64):x}"
         if rng.random() < 0.05:
-            options["unique_key"] = f"only-{rng.randrange(20)}"
+            options |= {"unique_key": f"only-{rng.randrange(20)}", "on_taken": "raise"}
         if rng.random() < 0.2:
             options["priority"] = rng.randrange(4)
         return options

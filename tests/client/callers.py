@@ -30,6 +30,12 @@ class Caller:
     async def submit_many(self, jobs, **options):
         return await self._scheduler.submit_many(jobs, connection=self.connection, **options)
 
+    async def submit_graph(self, nodes, **options):
+        return await self._scheduler.submit_graph(nodes, connection=self.connection, **options)
+
+    async def close_batch(self, batch):
+        return await self._scheduler.close_batch(batch, connection=self.connection)
+
     async def do(self, step):
         """Do one step of a program that owns the connection."""
         return await step()
@@ -45,6 +51,12 @@ class Blocking(Caller):
 
     async def submit(self, job, **options):
         return await self.do(lambda: self._scheduler.submit(job, connection=self.connection, **options))
+
+    async def submit_graph(self, nodes, **options):
+        return await self.do(lambda: self._scheduler.submit_graph(nodes, connection=self.connection, **options))
+
+    async def close_batch(self, batch):
+        return await self.do(lambda: self._scheduler.close_batch(batch, connection=self.connection))
 
     async def submit_many(self, jobs, **options):
         return await self.do(lambda: self._scheduler.submit_many(jobs, connection=self.connection, **options))

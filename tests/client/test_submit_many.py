@@ -142,9 +142,9 @@ async def test_the_error_of_a_refused_job_names_its_place_and_nothing_is_inserte
     assert await count(db) == 0
 
 
-async def test_a_unique_key_given_twice_names_the_second_job(scheduler, db):
+async def test_a_unique_key_given_twice_names_the_second_job_where_it_is_to_be_refused(scheduler, db):
     with pytest.raises(InvalidJob, match=r"^jobs\[2\] unique_key: is held"):
-        await scheduler.submit_many([Submission(Note(), unique_key=key) for key in "aba"])
+        await scheduler.submit_many([Submission(Note(), unique_key=key) for key in "aba"], on_taken="raise")
 
     assert await count(db) == 0
 

@@ -62,7 +62,11 @@ async def test_many_jobs_are_part_of_the_callers_transaction_in_their_order(call
 REFUSED = {
     "a rule of admit": ({"priority": 101}, "priority", "must lie between -100 and 100: LOW is 0, MEDIUM 1, HIGH 2"),
     "a rule of submit": ({"tenant": "x" * 201}, "tenant", "must be at most 200 bytes: use a short identifier"),
-    "a constraint": ({"unique_key": "one"}, "unique_key", "is held by an unfinished job of this kind"),
+    "a constraint": (
+        {"unique_key": "one", "on_taken": "raise"},
+        "unique_key",
+        "is held by an unfinished job of this kind",
+    ),
     "a value out of range": ({"priority": 10**6}, "job", "cannot be stored by PostgreSQL: "),
 }
 

@@ -110,15 +110,6 @@ async def refused(db, statement):
     return caught.value
 
 
-async def test_a_job_cannot_depend_on_itself(db):
-    next_id = await insert(db) + 1
-
-    with pytest.raises(asyncpg.CheckViolationError, match="depends_on must not contain the job itself") as caught:
-        await insert(db, depends_on=[next_id])
-
-    assert caught.value.column_name == "depends_on"
-
-
 @pytest.mark.parametrize("payload", ['{"a": "\\u0000"}', '{"a": "\\ud800"}', '{"a": NaN}', '{"a": Infinity}', "{", ""])
 async def test_text_that_is_no_json_of_postgresql_is_refused_whole(db, payload):
     with pytest.raises(asyncpg.DataError):

@@ -35,6 +35,8 @@ CASES = {
     "release": [PLAIN, CANCELLED],
     "retry": [PLAIN, Case(delayed=True), Case(parent="failed", parent_again=True)],
     "reap": [PLAIN, Case((("max_crashes", 0),)), CANCELLED],
+    "close_batch": [PLAIN, Case(delayed=True)],
+    "replace": [Case((("unique_key", "one"),)), Case((("unique_key", "one"), ("metadata", '{"later": true}')))],
 }
 
 
@@ -104,6 +106,13 @@ async def apply(db, clock, verb, job):
         await getattr(steps, verb)(db, [job])
     elif verb in {"cancel", "retry", "prune"}:
         await steps.verb(db, verb, [job["id"], *(job["again"] if verb == "retry" else ())])
+    elif verb == "close_batch":
+        await make_it_a_batch(db, job)
+        await db.execute("SELECT scheduler.close_batch($1)", job["id"])
+    elif verb == "replace":
+        later = await db.fetchval("SELECT metadata <> '{}' FROM scheduler.jobs WHERE id = $1", job["id"])
+        delay = "1 hour" if later else "0"
+        await steps.submit(db, "job", unique_key="one", on_taken="replace", delay=delay)
     elif verb == "promote":
         await clock.advance(7200)
         await promote(db)
@@ -114,6 +123,12 @@ async def apply(db, clock, verb, job):
         await forget_that_the_edge_was_applied(db, job)
         await resolve(db, [job["parent"]])
         await resolve(db)
+
+
+async def make_it_a_batch(db, job):
+    """Let a job that waits for its parent wait for itself instead."""
+    edge = "UPDATE scheduler.dependencies SET parent = child, ended = $2, applied = $2 WHERE child = $1"
+    await db.execute(edge, job["id"], await status(db, job["id"]) != Status.BLOCKED)
 
 
 async def forget_that_the_edge_was_applied(db, job):

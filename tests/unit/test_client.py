@@ -122,11 +122,11 @@ async def test_a_taken_idempotency_key_gives_every_caller_the_same_handle(schedu
     assert await count(db) == 1
 
 
-async def test_a_taken_unique_key_is_an_error_that_names_it(scheduler, db):
+async def test_a_taken_unique_key_is_an_error_that_names_it_where_that_is_asked_for(scheduler, db):
     await scheduler.submit(LETTER, unique_key="nightly")
 
     with pytest.raises(InvalidJob) as refused:
-        await scheduler.submit(LETTER, unique_key="nightly")
+        await scheduler.submit(LETTER, unique_key="nightly", on_taken="raise")
 
     assert refused.value.field == "unique_key"
     assert await count(db) == 1

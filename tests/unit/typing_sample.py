@@ -7,12 +7,13 @@ Each ignored line is a mistake a checker must see: an ignore that nothing needs 
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_type
 
-from scheduler.client import Handle, Scheduler
+from scheduler.client import Scheduler
 from scheduler.context import Context
 from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, kind_declaration
 from scheduler.options import Options, Priority, Queue, Retry
 from scheduler.payload import decode_payload, encode_payload, encode_result
 from scheduler.submission import Submission, SubmitOptions
+from scheduler.submitting import Handle
 from scheduler.sync_client import SyncHandle, SyncScheduler
 
 if TYPE_CHECKING:

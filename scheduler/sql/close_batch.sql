@@ -1,0 +1,70 @@
+-- close_batch(id): say that all members of a batch have been submitted; its callback runs once the last of them has ended.
+-- A batch is a BLOCKED job, the callback, that may still gain parents, its members: it depends on itself until it is closed.
+-- Closed without a member it runs at once. Returns false when it was closed, or had ended, before. A closed batch gains members
+-- from its own unfinished members only, for which it waits anyway.
+-- Locks the callback FOR NO KEY UPDATE, and waits for whoever adds a member or takes notice of one.
+-- callers: submitter, worker, operator
+CREATE OR REPLACE FUNCTION scheduler.close_batch(p_id bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+DECLARE
+  v_queue text;
+  was_open boolean;
+BEGIN
+  PERFORM FROM scheduler.jobs_active j WHERE j.id = p_id FOR NO KEY UPDATE;
+  UPDATE scheduler.dependencies d SET ended = true, applied = true WHERE d.parent = p_id AND d.child = p_id AND NOT d.ended;
+  was_open := FOUND;
+  IF was_open THEN
+    UPDATE scheduler.jobs_active j SET unmet = j.unmet - 1, status = CASE WHEN j.unmet > 1 THEN 'BLOCKED'
+      WHEN j.run_at > scheduler.clock() THEN 'DELAYED' ELSE 'PENDING' END::scheduler.job_status
+    WHERE j.id = p_id RETURNING j.queue INTO v_queue;
+    PERFORM scheduler.wake(ARRAY[v_queue]);
+  ELSIF NOT EXISTS (SELECT FROM scheduler.dependencies d WHERE d.parent = p_id AND d.child = p_id) THEN
+    PERFORM scheduler.refuse('batch', format('%s is no batch', p_id), 'give the id of a job that was submitted with batch: true');
+  END IF;
+  RETURN was_open;
+END $$;
+
+-- Hold the batch of a job that is to be its member, if it may still have one.
+CREATE OR REPLACE FUNCTION scheduler.hold_batch(p_batch bigint, p_member bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+BEGIN
+  PERFORM FROM scheduler.jobs_active j WHERE j.id = p_batch AND j.unmet > 0 FOR NO KEY UPDATE;
+  IF NOT FOUND OR (SELECT NOT d.ended OR (SELECT NOT m.ended FROM scheduler.dependencies m
+      WHERE m.parent = p_member AND m.child = p_batch AND m.parent <> m.child)
+    FROM scheduler.dependencies d WHERE d.parent = p_batch AND d.child = p_batch) IS NOT TRUE THEN
+    PERFORM scheduler.refuse('member_of', format('names job %s, which is no open batch', p_batch),
+      'add members before close_batch(), or from a member that has not ended');
+  END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION scheduler.hold_batches(p_jobs jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF jsonb_path_exists(p_jobs, '$[*].member_of') THEN
+    PERFORM scheduler.hold_batch(b.batch, b.member) FROM (
+      SELECT DISTINCT (e.job ->> 'member_of')::bigint AS batch, (e.job ->> 'member')::bigint AS member
+      FROM jsonb_array_elements(p_jobs) AS e(job) WHERE e.job ->> 'member_of' IS NOT NULL ORDER BY 1) AS b;
+  END IF;
+END $$;
+
+-- Make jobs members of a batch that is held. Those that a key stands for may be members already, or have ended.
+-- No cycle: a new job may wait for members only, and one that was there before for nothing.
+CREATE OR REPLACE FUNCTION scheduler.join_batch(p_batch bigint, p_members bigint[], p_older bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+DECLARE
+  policy CONSTANT text := (SELECT j.on_parent_failure FROM scheduler.jobs_active j WHERE j.id = p_batch);
+  members CONSTANT bigint[] := ARRAY(SELECT unnest(p_members) EXCEPT SELECT d.parent FROM scheduler.dependencies d WHERE d.child = p_batch);
+  older CONSTANT bigint[] := ARRAY(SELECT unnest(members) INTERSECT SELECT unnest(p_older));
+  added CONSTANT int := cardinality(members) - cardinality(older) + scheduler.hold_parents(p_batch, older, policy);
+  wrong bigint;
+BEGIN
+  PERFORM scheduler.link(p_batch, members, policy);
+  SELECT d.child INTO wrong FROM unnest(members) AS m(id) JOIN scheduler.jobs_active j ON j.id = m.id AND j.unmet > 0
+  JOIN scheduler.dependencies d ON d.child = j.id
+  WHERE NOT d.applied AND (j.id = ANY (older) OR d.parent <> d.child AND NOT EXISTS (
+    SELECT FROM scheduler.dependencies s WHERE s.parent = d.parent AND s.child = p_batch AND s.parent <> p_batch)) LIMIT 1;
+  IF wrong IS NOT NULL THEN
+    PERFORM scheduler.refuse('member_of', format('would wait for job %s, which waits for others', wrong),
+      'a member of a batch may depend on members of the same batch, and on jobs that have completed');
+  END IF;
+  UPDATE scheduler.jobs_active j SET unmet = j.unmet + added WHERE j.id = p_batch;
+END $$;
