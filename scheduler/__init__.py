@@ -17,6 +17,7 @@ from scheduler.errors import (
     ConfigurationError,
     DatabaseUnavailable,
     InvalidJob,
+    InvalidSchedule,
     JobCancelled,
     JobEnded,
     JobFailed,
@@ -32,13 +33,14 @@ from scheduler.errors import (
 )
 from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Job
 from scheduler.options import Priority, Queue, Retry
+from scheduler.schedules import Schedule, ScheduleOptions
 from scheduler.states import Status
 from scheduler.submission import Submission, SubmitOptions
 from scheduler.sync_client import SyncHandle, SyncScheduler
 
 __all__ = [
     "AsyncJob", "BlockingJob", "ConfigurationError", "Context", "CpuBoundJob", "DatabaseUnavailable", "Handle",
-    "InvalidJob", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut", "LeaseLost",
-    "NonRetryableError", "Priority", "Queue", "ResultTimeout", "Retry", "RetryAfter", "Scheduler", "SchedulerError",
-    "SchemaMismatch", "Snooze", "Status", "Submission", "SubmitOptions", "SyncHandle", "SyncScheduler",
+    "InvalidJob", "InvalidSchedule", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut", "LeaseLost",
+    "NonRetryableError", "Priority", "Queue", "ResultTimeout", "Retry", "RetryAfter", "Schedule", "ScheduleOptions", "Scheduler",
+    "SchedulerError", "SchemaMismatch", "Snooze", "Status", "Submission", "SubmitOptions", "SyncHandle", "SyncScheduler",
 ]  # fmt: skip

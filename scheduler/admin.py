@@ -30,6 +30,10 @@ class Admin:
         self.count = store.count_jobs
         self.pause = store.pause
         self.resume = store.resume
+        self.schedules = store.list_schedules
+        self.pause_schedule = store.pause_schedule
+        self.run_schedule = store.run_schedule
+        self.delete_schedule = store.delete_schedule
 
     async def ids(self, filters: Facts) -> AsyncIterator[list[int]]:
         """Yield the ids of the matching jobs, newest first, a batch at a time; `limit` limits them all together."""

@@ -4,6 +4,7 @@ A context knows no worker and no store: the worker fills it, and sends it over a
 """
 
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ class Context:
     """
 
     __slots__ = (
-        "_cancelled", "_key", "_metadata",
+        "_cancelled", "_fire_time", "_key", "_metadata",
         "attempt", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
         "worker_id",
     )  # fmt: skip
@@ -39,6 +40,7 @@ class Context:
         timeout: float,
         idempotency_key: str | None = None,
         metadata: str | dict[str, Any] = "{}",
+        fire_time: float | None = None,
         worker_id: str = "",
     ) -> None:
         self.job_id = job_id
@@ -52,6 +54,7 @@ class Context:
         self.worker_id = worker_id
         self._key = idempotency_key
         self._metadata = metadata
+        self._fire_time = fire_time
         self._cancelled: threading.Event | None = None
 
     @property
@@ -65,6 +68,11 @@ class Context:
         if isinstance(self._metadata, str):
             self._metadata = _decode_metadata(self._metadata)
         return self._metadata
+
+    @property
+    def fire_time(self) -> datetime | None:
+        """Return the time for which a schedule made this job, its logical date, in UTC; None without a schedule."""
+        return None if self._fire_time is None else datetime.fromtimestamp(self._fire_time, UTC)
 
     @property
     def cancelled(self) -> threading.Event:
@@ -82,7 +90,7 @@ class Context:
     def to_wire(self) -> dict[str, Any]:
         """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
         shown = {name: getattr(self, name) for name in self.__slots__ if not name.startswith("_")}
-        return {**shown, "idempotency_key": self._key, "metadata": self._metadata}
+        return {**shown, "idempotency_key": self._key, "metadata": self._metadata, "fire_time": self._fire_time}
 
     def __repr__(self) -> str:
         return f"Context(job_id={self.job_id}, kind={self.kind!r}, attempt={self.attempt})"

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import asyncpg
 import msgspec
 
 from scheduler.answers import Cancelled, Declared, Missed, Promoted, Pruned, Reaped, Resolved, Retained, RetryLevel
 from scheduler.errors import SchemaMismatch
+from scheduler.schedules import Fired
 from scheduler.schema import SUPPORTED, is_supported
 from scheduler.translation import translated as _translated
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import timedelta
     from uuid import UUID
+
+    from scheduler.schedules import Schedule
 
 T = TypeVar("T")
 Facts = dict[str, Any]  # what is known of a job, an attempt, a queue, a kind or a worker
@@ -93,7 +96,9 @@ class Store:
     async def who_runs(self, kind: str) -> Facts:
         return _facts(await self._value("SELECT scheduler.who_runs($1)", kind))
 
-    async def declare(self, kinds: Iterable[Facts], queues: Iterable[Facts], *, force: bool) -> Declared:
+    async def declare(
+        self, kinds: Iterable[Facts], queues: Iterable[Facts], schedules: Iterable[Schedule] = (), *, force: bool
+    ) -> Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"
         whole = _read(Declared, await self._value(call, "[]", _json(list(queues)), force))
@@ -101,6 +106,10 @@ class Store:
             answer = _read(Declared, await self._value(call, _json([kind]), "[]", force))
             whole.changed += answer.changed
             whole.superseded += answer.superseded
+        for schedule in schedules:
+            done = await self.upsert_schedule(schedule.name, schedule.definition, declared=True, force=force)
+            told = {"same": [], "superseded": whole.superseded}.get(done["change"], whole.changed)
+            told.append(f"schedule {schedule.name}")
         return whole
 
     async def schema_version(self) -> str:
@@ -161,6 +170,27 @@ class Store:
     async def list_workers(self) -> list[Facts]:
         return await self._listed("SELECT scheduler.list_workers()")
 
+    # Schedules.
+
+    async def upsert_schedule(self, name: str, said: Facts, *, declared: bool = False, force: bool = False) -> Facts:
+        call = "SELECT scheduler.upsert_schedule($1, $2, $3, $4)"
+        return _facts(await self._value(call, name, _json(said), declared, force))
+
+    async def list_schedules(self) -> list[Facts]:
+        return await self._listed("SELECT scheduler.list_schedules()")
+
+    async def pause_schedule(self, name: str, *, paused: bool = True) -> bool:
+        """Let a schedule fire no more, or again from now on; return whether it did so before. Raises InvalidJob."""
+        return bool(await self._value("SELECT scheduler.pause_schedule($1, $2)", name, paused))
+
+    async def run_schedule(self, name: str) -> int | None:
+        """Make one job of a schedule now, and return its id; None when its unique_key is taken. Raises InvalidJob."""
+        return cast("int | None", await self._value("SELECT scheduler.run_schedule($1)", name))
+
+    async def delete_schedule(self, name: str) -> bool:
+        """Delete a schedule; its jobs stay. Return whether there was one."""
+        return bool(await self._value("SELECT scheduler.delete_schedule($1)", name))
+
     # A worker's verbs.
 
     async def claim(  # noqa: PLR0913, PLR0917 - the parameters of the verb
@@ -191,6 +221,9 @@ class Store:
 
     async def promote(self, limit: int) -> Promoted:
         return _read(Promoted, await self._value("SELECT scheduler.promote($1)", limit))
+
+    async def fire(self, fires: Sequence[Facts], limit: int) -> Fired:
+        return _read(Fired, await self._value("SELECT scheduler.fire($1, $2)", _json(fires), limit))
 
     async def retain(self, limit: int) -> Retained:
         return _read(Retained, await self._value("SELECT scheduler.retain($1)", limit))

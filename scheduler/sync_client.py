@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from scheduler.answers import Cancelled
     from scheduler.job import Job
+    from scheduler.schedules import ScheduleOptions
     from scheduler.submission import Submission
 
 T = TypeVar("T")
@@ -102,6 +103,10 @@ class SyncScheduler:
         jobs = list(jobs)  # in the caller's thread: a generator may read from a connection that belongs to it
         made = self._do(lambda client: client.submit_many(jobs, connection=connection, **options), connection)
         return [SyncHandle(self, handle.id) for handle in made]
+
+    def schedule(self, name: str, job: Job, **options: Unpack[ScheduleOptions]) -> None:
+        """Submit `job` again and again; see Scheduler.schedule."""
+        self._do(lambda client: client.schedule(name, job, **options))
 
     def handle(self, job_id: int) -> SyncHandle:
         """Return the handle of a job submitted elsewhere; the id is not looked up."""

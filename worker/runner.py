@@ -22,11 +22,12 @@ from uuid import uuid4
 from scheduler.connections import open_pool, reach
 from scheduler.job import KINDS, kind_declaration, queue_declaration
 from scheduler.options import QUEUES
+from scheduler.schedules import SCHEDULES
 from scheduler.settings import WorkerSettings, dsn_from
 from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
 from worker.claimer import Claimer, Doze
-from worker.duties import Promoter, Reaper, Resolver, Retention
+from worker.duties import Firer, Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.keeper import Keeper
 from worker.listener import Listener
@@ -122,6 +123,7 @@ class Worker:
         self._settling = Loop("settle", self._settler.settle)
         self._running = Running(self._name, self._kinds, leases, self._settler, self._settling.poke)
         reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
+        firing = Loop("fire", Firer(self._store, settings.poll, self._poke_claims).fire)
         retaining = Loop("retain", Retention(self._store).retain)
         self._keeper = Keeper(
             dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel
@@ -131,7 +133,8 @@ class Worker:
         self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
         self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
-        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, *self._claiming]
+        duties = [self._resolving, self._promoting, reaping, retaining, firing]
+        self._loops = [self._settling, *duties, listening, *self._claiming]
 
     def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""
@@ -156,7 +159,10 @@ class Worker:
 
     async def _declare(self) -> None:
         declared = await self._store.declare(
-            map(kind_declaration, self._kinds.values()), map(queue_declaration, QUEUES.values()), force=False
+            map(kind_declaration, self._kinds.values()),
+            map(queue_declaration, QUEUES.values()),
+            [schedule for schedule in SCHEDULES.values() if schedule.definition["kind"] in self._kinds],
+            force=False,
         )
         if declared.superseded:
             log.warning(
