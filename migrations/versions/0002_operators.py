@@ -108,7 +108,7 @@ CREATE TABLE scheduler.schedules (
   CONSTRAINT "next_fire must lie in the years 2000 to 9999" CHECK (next_fire >= '2000-01-01 00:00+00' AND next_fire < '10000-01-01 00:00+00')
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 -- fire, in its order.
-CREATE INDEX schedules_due ON scheduler.schedules (next_fire NULLS FIRST, id)
+CREATE INDEX schedules_due ON scheduler.schedules (next_fire, id)
   WHERE NOT paused AND error IS NULL AND (next_fire < ends_at) IS NOT FALSE;
 -- fire: what is unfinished of a schedule.
 CREATE INDEX jobs_of_schedule ON scheduler.jobs_active (schedule_id) WHERE schedule_id IS NOT NULL;
@@ -125,7 +125,7 @@ COMMENT ON COLUMN scheduler.schedules.mode IS 'cron; fixed_rate: every counts fr
 COMMENT ON COLUMN scheduler.schedules.cron IS 'Five fields, six with seconds before them, or @daily and its kin.';
 COMMENT ON COLUMN scheduler.schedules.time_zone IS 'The IANA zone on whose clock cron is read.';
 COMMENT ON COLUMN scheduler.schedules.every IS 'From 1 second to 366 days; a day has 24 hours.';
-COMMENT ON COLUMN scheduler.schedules.starts_at IS 'No fire before. A fixed rate fires then and counts from it. Default: when it was made.';
+COMMENT ON COLUMN scheduler.schedules.starts_at IS 'No fire before. A fixed rate counts from it. Default: when the schedule was made.';
 COMMENT ON COLUMN scheduler.schedules.ends_at IS 'No fire from then on.';
 COMMENT ON COLUMN scheduler.schedules.jitter IS 'run_at of a job lies up to so long after its fire_time: a share that follows from the two.';
 COMMENT ON COLUMN scheduler.schedules.overlap IS 'When a job of it is unfinished. skip: no job; queue_one: one that waits for it; allow: one beside it.';

@@ -30,17 +30,20 @@ BEGIN
         coalesce(s.next_fire, scheduler.fires_after(s, moment)) AS after, least(moment, s.ends_at - interval '1 us') AS until,
         CASE s.misfire WHEN 'backfill' THEN s.backfill_limit ELSE 1 END AS wanted
       FROM scheduler.schedules s
-      WHERE NOT s.paused AND s.error IS NULL AND (s.next_fire < s.ends_at) IS NOT FALSE AND (s.next_fire <= moment + interval '2 s'
-        OR s.next_fire IS NULL AND (s.ends_at > moment) IS NOT FALSE AND (s.mode <> 'fixed_delay'
-          OR (SELECT true FROM scheduler.jobs_active j WHERE j.schedule_id = s.id LIMIT 1) IS NULL))
-      ORDER BY s.next_fire NULLS FIRST, s.id LIMIT p_limit) AS c));
+      WHERE s.id = ANY (ARRAY(
+          SELECT n.id FROM scheduler.schedules n WHERE NOT n.paused AND n.error IS NULL AND (n.next_fire < n.ends_at) IS NOT FALSE
+            AND n.next_fire IS NULL AND (n.ends_at > moment) IS NOT FALSE AND (n.mode <> 'fixed_delay'
+              OR (SELECT true FROM scheduler.jobs_active j WHERE j.schedule_id = n.id LIMIT 1) IS NULL) LIMIT p_limit)
+        || ARRAY(
+          SELECT n.id FROM scheduler.schedules n WHERE NOT n.paused AND n.error IS NULL AND (n.next_fire < n.ends_at) IS NOT FALSE
+            AND n.next_fire <= moment + interval '2 s' ORDER BY n.next_fire, n.id LIMIT p_limit))) AS c));
 END $$;
 
 -- A fixed delay counts from the end of its last job; where that is gone, or skipped, from now.
 CREATE OR REPLACE FUNCTION scheduler.fires_after(p_schedule scheduler.schedules, p_moment timestamptz) RETURNS timestamptz
 LANGUAGE sql AS $$
   SELECT CASE WHEN p_schedule.mode <> 'fixed_delay' THEN
-      greatest(p_moment - interval '1 us', p_schedule.starts_at - interval '1 us', p_schedule.last_fire)
+      greatest(p_moment, p_schedule.starts_at - interval '1 us', p_schedule.last_fire)
     ELSE greatest(p_moment - p_schedule.every, p_schedule.starts_at - p_schedule.every, p_schedule.last_fire,
       CASE WHEN p_schedule.last_job IS NOT NULL THEN
         coalesce((SELECT f.finished_at FROM scheduler.jobs_finished f WHERE f.id = p_schedule.last_job), p_moment) END) END
@@ -71,7 +74,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT ARRAY(SELECT j.id FROM scheduler.jobs_active j WHERE j.schedule_id = s.id) AS unfinished) AS u
     WHERE s.id = ANY (held) AND (s.next_fire > moment) IS NOT TRUE
       -- What was computed long ago, by a worker that was halted, is computed anew.
-      AND (f.next > moment - grace OR f.next >= s.ends_at OR s.next_fire IS NULL) IS NOT FALSE
+      AND (f.next > moment - grace OR s.next_fire IS NULL OR coalesce(f.next >= s.ends_at, f.next IS NULL))
       AND (s.overlap = 'allow' OR unfinished <@ parents)),
   chosen AS MATERIALIZED (
     SELECT nextval('scheduler.jobs_id_seq') AS job, d.id, c.fire_time FROM due d CROSS JOIN LATERAL (
