@@ -18,7 +18,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from scheduler.errors import ConfigurationError, InvalidSchedule
-from scheduler.payload import encode_payload
+from scheduler.payload import encode_json, encode_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -236,6 +236,9 @@ def definition(job: "Job", options: ScheduleOptions) -> dict[str, Any]:
     """Return what the verb `upsert_schedule` takes, which has all other rules. Raises InvalidSchedule, InvalidJob."""
     said = {name: value for name, value in options.items() if value is not None}
     check_timing(said)
+    for name, value in said.items():
+        if isinstance(value, str):
+            encode_json(name, value, 1000)
     return {"kind": job.options.kind, "payload": msgspec.Raw(encode_payload(job)), **said}
 
 
