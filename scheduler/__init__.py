@@ -40,7 +40,8 @@ from scheduler.sync_client import SyncHandle, SyncScheduler
 
 __all__ = [
     "AsyncJob", "BlockingJob", "ConfigurationError", "Context", "CpuBoundJob", "DatabaseUnavailable", "Handle",
-    "InvalidJob", "InvalidSchedule", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut", "LeaseLost",
-    "NonRetryableError", "Priority", "Queue", "ResultTimeout", "Retry", "RetryAfter", "Schedule", "ScheduleOptions", "Scheduler",
-    "SchedulerError", "SchemaMismatch", "Snooze", "Status", "Submission", "SubmitOptions", "SyncHandle", "SyncScheduler",
+    "InvalidJob", "InvalidSchedule", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut",
+    "LeaseLost", "NonRetryableError", "Priority", "Queue", "ResultTimeout", "Retry", "RetryAfter", "Schedule",
+    "ScheduleOptions", "Scheduler", "SchedulerError", "SchemaMismatch", "Snooze", "Status", "Submission",
+    "SubmitOptions", "SyncHandle", "SyncScheduler",
 ]  # fmt: skip

@@ -209,7 +209,7 @@ class Scheduler:
     async def schedule(self, name: str, job: Job, **options: Unpack[ScheduleOptions]) -> None:
         """Submit `job` again and again; a schedule of that name is given this definition.
 
-        A schedule that belongs to the code is better declared beside it: see Schedule. Raises InvalidSchedule, InvalidJob.
+        One that belongs to the code is better declared beside it: see Schedule. Raises InvalidSchedule, InvalidJob.
         """
         await self.store.upsert_schedule(name, definition(job, options))
 
@@ -222,5 +222,5 @@ class Scheduler:
         force: bool = False,
     ) -> Declared:
         """Record what classes, queues and schedules say of themselves. `force` goes back to an older declaration."""
-        said = map(kind_declaration, kinds), map(queue_declaration, queues), schedules
-        return await self.store.declare(*said, force=force)
+        said = map(kind_declaration, kinds), map(queue_declaration, queues)
+        return await self.store.declare(*said, *schedules, force=force)

@@ -109,11 +109,10 @@ class Coming(Timing, frozen=True, kw_only=True):
 
 
 class Fired(msgspec.Struct):
-    """What the verb `fire` answers; `next_in` in seconds."""
+    """What the verb `fire` answers."""
 
     fired: int
     now: datetime
-    next_in: float | None
     schedules: list[Coming]
 
 
@@ -147,7 +146,7 @@ def _parsed(expression: str) -> CronSim:
 
 
 def _walk(expression: str, wall: datetime) -> CronSim:
-    """Return what yields the times after one on a clock without a zone; to read the expression takes longer than a step."""
+    """Return what yields the times after one on a clock without a zone; to read the expression takes the longest."""
     walk = copy(_parsed(expression))
     walk.dt = wall.replace(tzinfo=None, microsecond=0)
     return walk
@@ -218,9 +217,9 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Schedule:
-    """Declare a schedule beside its job; it enters SCHEDULES, and workers that run the job declare it when they start.
+    """Declare a schedule beside its job: it enters SCHEDULES, and workers that run the job declare it at the start.
 
-    Raises InvalidSchedule naming the option and its rule, ConfigurationError when a name is declared twice, differently.
+    Raises InvalidSchedule naming the option and its rule, ConfigurationError when a name is declared twice.
     """
 
     def __init__(self, name: str, job: "Job", **options: Unpack[ScheduleOptions]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from scheduler.answers import Cancelled, Declared, Missed, Promoted, Pruned, Reaped, Resolved, Retained, RetryLevel
 from scheduler.errors import SchemaMismatch
-from scheduler.schedules import Fired
+from scheduler.schedules import Fired, Schedule
 from scheduler.schema import SUPPORTED, is_supported
 from scheduler.translation import translated as _translated
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import timedelta
     from uuid import UUID
-
-    from scheduler.schedules import Schedule
 
 T = TypeVar("T")
 Facts = dict[str, Any]  # what is known of a job, an attempt, a queue, a kind or a worker
@@ -97,7 +95,7 @@ class Store:
         return _facts(await self._value("SELECT scheduler.who_runs($1)", kind))
 
     async def declare(
-        self, kinds: Iterable[Facts], queues: Iterable[Facts], schedules: Iterable[Schedule] = (), *, force: bool
+        self, kinds: Iterable[Facts], queues: Iterable[Facts], *schedules: Schedule, force: bool
     ) -> Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"
@@ -108,8 +106,8 @@ class Store:
             whole.superseded += answer.superseded
         for schedule in schedules:
             done = await self.upsert_schedule(schedule.name, schedule.definition, declared=True, force=force)
-            told = {"same": [], "superseded": whole.superseded}.get(done["change"], whole.changed)
-            told.append(f"schedule {schedule.name}")
+            told = whole.superseded if done["change"] == "superseded" else whole.changed
+            told += [f"schedule {schedule.name}"] if done["change"] != "same" else []
         return whole
 
     async def schema_version(self) -> str:
@@ -170,8 +168,6 @@ class Store:
     async def list_workers(self) -> list[Facts]:
         return await self._listed("SELECT scheduler.list_workers()")
 
-    # Schedules.
-
     async def upsert_schedule(self, name: str, said: Facts, *, declared: bool = False, force: bool = False) -> Facts:
         call = "SELECT scheduler.upsert_schedule($1, $2, $3, $4)"
         return _facts(await self._value(call, name, _json(said), declared, force))
@@ -180,7 +176,7 @@ class Store:
         return await self._listed("SELECT scheduler.list_schedules()")
 
     async def pause_schedule(self, name: str, *, paused: bool = True) -> bool:
-        """Let a schedule fire no more, or again from now on; return whether it did so before. Raises InvalidJob."""
+        """Let a schedule fire no more, or again from now on; return whether it stood still. Raises InvalidJob."""
         return bool(await self._value("SELECT scheduler.pause_schedule($1, $2)", name, paused))
 
     async def run_schedule(self, name: str) -> int | None:

@@ -26,6 +26,7 @@ BUSY_LONGEST = 1.0
 SWEEP = 2.0  # seconds between looks for edges that nobody resolved
 OLD_BATCH = 500  # finished jobs looked at in one transaction of retention
 BREATH = 0.05  # seconds between two such batches
+HELD = 0.1  # seconds until schedules that were locked are looked at again
 SCHEDULES = 200  # fired in one transaction: so many rows that others wait for, and their times computed at a stretch
 RETAIN = 60.0  # seconds between looks for what has been kept long enough
 
@@ -118,23 +119,19 @@ class Firer:
         self._poll = min(poll.total_seconds(), 1.0)
         self._found = found
         self._fires: list[Facts] = []
-        self._pause = 0.0
 
     async def fire(self) -> float:
         """Fire what is due, compute what follows; return in how many seconds to do it again."""
-        sent = [(fire["id"], fire["version"], fire["fire_time"]) for fire in self._fires]
         done = await self._store.fire(self._fires, SCHEDULES)
         if done.fired:
             self._found()
-        fires, due = [], []
+        sent = [(fire["id"], fire["version"], fire["fire_time"]) for fire in self._fires]
+        self._fires, pause = [], jittered(self._poll)
         for schedule in done.schedules:
-            fires.append(schedule.fire())
-            if schedule.next_fire is None or schedule.next_fire <= done.now:
-                due.append((schedule.id, schedule.version, schedule.next_fire))
+            self._fires.append(schedule.fire())
+            wait = (schedule.next_fire - done.now).total_seconds() if schedule.next_fire else 0.0
+            if wait <= 0:  # unless it was computed already, and is held by somebody, at once
+                wait = HELD if (schedule.id, schedule.version, schedule.next_fire) in sent else 0.0
+            pause = min(pause, wait)
             await asyncio.sleep(0)  # claims go on
-        self._fires = fires
-        if set(due) - set(sent):
-            return 0.0
-        self._pause = min(max(self._pause * 2, BUSY_AGAIN), self._poll) if due else 0.0  # held by somebody
-        pause = jittered(self._pause or self._poll)
-        return pause if done.next_in is None else min(pause, max(done.next_in, 0.001))
+        return pause

@@ -161,7 +161,7 @@ class Worker:
         declared = await self._store.declare(
             map(kind_declaration, self._kinds.values()),
             map(queue_declaration, QUEUES.values()),
-            [schedule for schedule in SCHEDULES.values() if schedule.definition["kind"] in self._kinds],
+            *(schedule for schedule in SCHEDULES.values() if schedule.definition["kind"] in self._kinds),
             force=False,
         )
         if declared.superseded:

@@ -1,33 +1,25 @@
 -- fire(fires, limit): make the jobs of schedules that are due, and tell which are due or will be within 2 seconds.
--- fires: [{"id", "version", "fire_time", "times", "next", "error"}], computed from what this verb told of each schedule.
--- A compare and set: only a schedule that still has this version, and fire_time for its next_fire, is touched, and its next_fire
--- becomes `next`, which must be later: one job per schedule and fire time, whoever computes and however often. `times` are the fire
--- times that are due, oldest first; misfire and overlap, here, decide which become jobs. While next_fire is unknown fire_time is
--- null, and only `next` counts. A fixed delay has no `next`: it is asked for when its job has ended. error: what stops the schedule.
--- Returns {"fired": jobs, "now", "next_in": seconds until the next fire or null, "schedules": [{"id", "version", "mode", "cron",
--- "time_zone", "every": seconds, "starts_at", "next_fire", "after": `next` is the first time after this, and, where next_fire is
--- known, after "until", the end of what is due; "wanted": so many of the newest times}]}.
--- Locks: schedules by id, then those of their jobs that others may have to wait for; SKIP LOCKED: what somebody holds is left to
--- the next call, and keeps nothing else waiting.
+-- fires: [{"id", "version", "fire_time", "times", "next", "error"}], computed from what this verb told. A compare and set: only a schedule
+-- that still has this version, and fire_time for its next_fire, is touched, and its next_fire becomes `next`, which is later: one job
+-- per schedule and fire time, whoever computes. `times` are due, oldest first; misfire and overlap decide here which become jobs. While
+-- next_fire is unknown fire_time is null, and only `next` counts; a fixed delay has none until its job has ended. error: it stands still.
+-- Returns {"fired": jobs, "now", "schedules": [{"id", "version", "mode", "cron", "time_zone", "every": seconds, "starts_at", "next_fire",
+-- "after", "until", "wanted"}]}: `next` is the first time later than both `after` and, once next_fire is known, `until`, to which
+-- times are due; so many of the newest are wanted.
+-- Locks: schedules by id, then those of their jobs that others may wait for; SKIP LOCKED: what is held is left to the next call.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.fire(p_fires jsonb, p_limit int DEFAULT 200) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
 DECLARE
-  fired int := 0;
-  moment timestamptz;
+  fired CONSTANT int := CASE WHEN p_fires = '[]' THEN 0 ELSE scheduler.fire_all(p_fires) END;
+  moment CONSTANT timestamptz := scheduler.clock();
 BEGIN
-  PERFORM scheduler.need_read_committed('fire');
-  IF p_fires <> '[]' THEN
-    fired := scheduler.fire_all(p_fires);
-  END IF;
-  moment := scheduler.clock();
-  RETURN jsonb_build_object('fired', fired, 'now', moment,
-    'next_in', (SELECT extract(epoch FROM s.next_fire - moment)::float8 FROM scheduler.schedules s
-      WHERE NOT s.paused AND s.error IS NULL AND (s.next_fire < s.ends_at) IS NOT FALSE AND s.next_fire > moment
-      ORDER BY s.next_fire LIMIT 1),
-    'schedules', (SELECT coalesce(jsonb_agg(to_jsonb(c)), '[]') FROM (
+  RETURN jsonb_build_object('fired', fired, 'now', moment, 'schedules', (SELECT coalesce(jsonb_agg(to_jsonb(c)), '[]') FROM (
       SELECT s.id, s.version, s.mode, s.cron, s.time_zone, extract(epoch FROM s.every)::float8 AS every, s.starts_at, s.next_fire,
-        coalesce(s.next_fire, scheduler.fires_after(s, moment)) AS after, least(moment, s.ends_at - interval '1 us') AS until,
+        coalesce(s.next_fire, CASE s.mode WHEN 'fixed_delay' THEN -- from the end of the last job; where that is gone, from now
+            greatest(moment - s.every, s.starts_at - s.every, s.last_fire, CASE WHEN s.last_job IS NOT NULL THEN
+              coalesce((SELECT f.finished_at FROM scheduler.jobs_finished f WHERE f.id = s.last_job), moment) END)
+          ELSE greatest(moment, s.starts_at - interval '1 us', s.last_fire) END) AS after, least(moment, s.ends_at - interval '1 us') AS until,
         CASE s.misfire WHEN 'backfill' THEN s.backfill_limit ELSE 1 END AS wanted
       FROM scheduler.schedules s
       WHERE s.id = ANY (ARRAY(
@@ -38,16 +30,6 @@ BEGIN
           SELECT n.id FROM scheduler.schedules n WHERE NOT n.paused AND n.error IS NULL AND (n.next_fire < n.ends_at) IS NOT FALSE
             AND n.next_fire <= moment + interval '2 s' ORDER BY n.next_fire, n.id LIMIT p_limit))) AS c));
 END $$;
-
--- A fixed delay counts from the end of its last job; where that is gone, or skipped, from now.
-CREATE OR REPLACE FUNCTION scheduler.fires_after(p_schedule scheduler.schedules, p_moment timestamptz) RETURNS timestamptz
-LANGUAGE sql AS $$
-  SELECT CASE WHEN p_schedule.mode <> 'fixed_delay' THEN
-      greatest(p_moment, p_schedule.starts_at - interval '1 us', p_schedule.last_fire)
-    ELSE greatest(p_moment - p_schedule.every, p_schedule.starts_at - p_schedule.every, p_schedule.last_fire,
-      CASE WHEN p_schedule.last_job IS NOT NULL THEN
-        coalesce((SELECT f.finished_at FROM scheduler.jobs_finished f WHERE f.id = p_schedule.last_job), p_moment) END) END
-$$;
 
 CREATE OR REPLACE FUNCTION scheduler.fire_all(p_fires jsonb) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
@@ -63,6 +45,7 @@ DECLARE
   moment CONSTANT timestamptz := scheduler.clock();
   fired int;
 BEGIN
+  PERFORM scheduler.need_read_committed('fire');
   WITH due AS MATERIALIZED (
     SELECT s.id, s.overlap, s.misfire = 'skip' AND is_late AS is_dropped, unfinished, f.next, newest, coalesce(f.times, '{}') AS times,
       s.misfire = 'backfill' AND (cardinality(f.times) > 1 OR is_late) AS is_backlog,

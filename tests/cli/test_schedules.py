@@ -23,7 +23,12 @@ async def test_a_schedule_is_added_and_listed(installed, db):
 
     assert (done.code, done.out, done.err) == (0, "schedule nightly: created\n", "")
     row = await db.fetchrow("SELECT * FROM scheduler.schedules")
-    assert (row["payload"], row["jitter"], row["priority"], row["backfill_limit"]) == ('{"n": 1}', timedelta(minutes=5), 2, 7)
+    assert (row["payload"], row["jitter"], row["priority"], row["backfill_limit"]) == (
+        '{"n": 1}',
+        timedelta(minutes=5),
+        2,
+        7,
+    )
     assert row["ends_at"] == datetime(2031, 1, 1, tzinfo=UTC)
     listed = installed("schedules", COLUMNS="160")
     assert column(listed.out, "name") == ["nightly"]
@@ -34,7 +39,9 @@ async def test_a_schedule_is_added_and_listed(installed, db):
 async def test_rates_and_delays_and_what_stands_still(schedules, db):
     assert schedules("add", "rate", "k", "--every", "5m").code == 0
     assert schedules("add", "delay", "k", "--every", "90s", "--mode", "fixed_delay").code == 0
-    schedules("add", "over", "k", "--cron", "@daily", "--starts-at", "2020-01-01T00:00Z", "--ends-at", "2021-01-01T00:00Z")
+    schedules(
+        "add", "over", "k", "--cron", "@daily", "--starts-at", "2020-01-01T00:00Z", "--ends-at", "2021-01-01T00:00Z"
+    )
     schedules("pause", "rate")
     await db.execute("UPDATE scheduler.schedules SET error = 'it is broken' WHERE name = 'delay'")
 
@@ -72,7 +79,17 @@ def test_a_run_that_meets_a_taken_key_says_so(schedules):
 
 
 def test_a_dry_run_prints_the_next_20_fires_and_changes_nothing(schedules):
-    words = ("add", "s", "k", "--cron", "30 2 * * *", "--time-zone", "Europe/Berlin", "--starts-at", "2030-03-30T00:00Z")
+    words = (
+        "add",
+        "s",
+        "k",
+        "--cron",
+        "30 2 * * *",
+        "--time-zone",
+        "Europe/Berlin",
+        "--starts-at",
+        "2030-03-30T00:00Z",
+    )
 
     dry = schedules(*words, "--dry-run").out.splitlines()
 
@@ -85,7 +102,9 @@ def test_a_dry_run_prints_the_next_20_fires_and_changes_nothing(schedules):
 
 
 def test_a_dry_run_of_a_rate(schedules):
-    shown = schedules("add", "s", "k", "--every", "12h", "--starts-at", "2030-01-01T00:00Z", "--dry-run").out.splitlines()
+    shown = schedules(
+        "add", "s", "k", "--every", "12h", "--starts-at", "2030-01-01T00:00Z", "--dry-run"
+    ).out.splitlines()
 
     assert shown[1] == "Tue 2030-01-01 12:00:00 +0000 UTC"
 
@@ -120,5 +139,8 @@ def test_what_cannot_be_a_schedule_is_refused_in_one_sentence(schedules, words, 
 
 def test_help_lists_the_commands_and_an_unknown_one_is_named():
     told = usage("schedules", "--help")
-    assert (told.code, [word in told.out for word in ("add", "preview", "pause", "resume", "run", "delete")]) == (0, [True] * 6)
+    assert (told.code, [word in told.out for word in ("add", "preview", "pause", "resume", "run", "delete")]) == (
+        0,
+        [True] * 6,
+    )
     assert "No such command 'ad'" in usage("schedules", "ad").err

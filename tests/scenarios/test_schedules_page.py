@@ -27,10 +27,9 @@ async def test_what_the_page_shows_works(dsn, db, tmp_path):
     async def facts(name):
         return await db.fetchrow("SELECT * FROM scheduler.schedules WHERE name = $1", name)
 
+    options = {"cwd": tmp_path, "env": user.environment, "capture_output": True, "text": True}
     with user.runs("scheduler-worker", "--app", "of_the_page", "--processes", "0"):
-        done = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "program.py"], cwd=tmp_path, env=user.environment, capture_output=True, text=True
-        )  # fmt: skip
+        done = await asyncio.to_thread(subprocess.run, [sys.executable, "program.py"], **options)
         assert (done.returncode, done.stdout.split()[1:], done.stderr) == (0, ["4"], "")
         (commands,) = blocks("sh")
         for line in commands.splitlines():

@@ -44,7 +44,8 @@ async def schedule(db, name="s"):
 
 async def jobs(db, name="s"):
     """Return the jobs of a schedule, oldest first."""
-    query = """SELECT j.*, j.status::text AS status FROM scheduler.jobs j JOIN scheduler.schedules s ON s.id = j.schedule_id
+    query = """SELECT j.*, j.status::text AS status FROM scheduler.jobs j
+      JOIN scheduler.schedules s ON s.id = j.schedule_id
       WHERE s.name = $1 ORDER BY j.id"""
     return await db.fetch(query, name)
 

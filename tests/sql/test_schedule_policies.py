@@ -1,4 +1,4 @@
-"""What becomes of a fire whose job before is unfinished, and of fires that were missed; by example, and against a model."""
+"""What becomes of a fire whose job before is unfinished, and of missed fires; by example, and against a model."""
 
 from datetime import timedelta
 
@@ -85,7 +85,9 @@ async def test_a_job_that_is_retried_or_blocked_is_unfinished(db, clock, state, 
         parent = await insert(db, "other")
         await db.execute("DELETE FROM scheduler.jobs_active WHERE schedule_id IS NOT NULL")
         job_id = await insert(db, depends_on=[parent])
-        await db.execute("UPDATE scheduler.jobs_active SET schedule_id = (SELECT id FROM scheduler.schedules) WHERE id = $1", job_id)
+        await db.execute(
+            "UPDATE scheduler.jobs_active SET schedule_id = (SELECT id FROM scheduler.schedules) WHERE id = $1", job_id
+        )
     else:
         (job,) = await claim(db)
         later = {"delay": HOUR} if state == "retried later" else {"retryable": False}
@@ -247,7 +249,9 @@ STEP = st.one_of(
     deadline=None, database=None, derandomize=True, max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
-async def test_i8_random_schedules_downtimes_and_policies_are_as_the_model_says(db, clock, every, overlap, misfire, limit, steps):
+async def test_i8_random_schedules_downtimes_and_policies_are_as_the_model_says(
+    db, clock, every, overlap, misfire, limit, steps
+):
     await db.execute("TRUNCATE scheduler.jobs, scheduler.dependencies, scheduler.attempts, scheduler.schedules")
     model = Model(every, overlap, misfire, limit, await clock.now())
     await upsert(db, every=every, overlap=overlap, misfire=misfire, backfill_limit=limit)

@@ -24,8 +24,8 @@ async def clock(clock):
 
 async def test_a_schedule_made_by_plain_sql_is_computed_by_a_worker_and_fires(db, clock):
     now = await clock.now()
-    await db.execute("""SELECT scheduler.upsert_schedule('nightly', '{"kind": "k", "payload": {"a": null}, "cron": "0 3 * * *",
-      "time_zone": "Europe/Berlin", "priority": 2, "tenant": "t", "unique_key": "u"}')""")
+    await db.execute("""SELECT scheduler.upsert_schedule('nightly', '{"kind": "k", "payload": {"a": null},
+      "cron": "0 3 * * *", "time_zone": "Europe/Berlin", "priority": 2, "tenant": "t", "unique_key": "u"}')""")
     assert (await schedule(db, "nightly"))["next_fire"] is None
 
     await fire(db)
@@ -254,11 +254,20 @@ async def test_the_jitter_moves_run_at_and_not_fire_time_and_is_the_same_for_who
     delays = [job["run_at"] - job["fire_time"] for job in made]
 
     await db.execute("DELETE FROM scheduler.jobs_active")
-    await db.execute("UPDATE scheduler.schedules SET next_fire = $1, last_fire = NULL, misfire = 'backfill'", made[0]["fire_time"])
+    await db.execute(
+        "UPDATE scheduler.schedules SET next_fire = $1, last_fire = NULL, misfire = 'backfill'", made[0]["fire_time"]
+    )
     await fire(db)
 
     assert all(job["fire_time"].second == 0 for job in made)
-    assert timedelta(0) <= min(delays) < timedelta(seconds=10) < timedelta(seconds=40) < max(delays) < timedelta(seconds=50)
+    assert (
+        timedelta(0)
+        <= min(delays)
+        < timedelta(seconds=10)
+        < timedelta(seconds=40)
+        < max(delays)
+        < timedelta(seconds=50)
+    )
     again = {job["fire_time"]: job["run_at"] - job["fire_time"] for job in await jobs(db)}
     assert {job["fire_time"]: delay for job, delay in zip(made, delays, strict=True)}.items() <= again.items()
     assert made[-1]["status"] == "DELAYED"
@@ -528,7 +537,7 @@ async def test_1000_schedules_due_at_once_fire_in_batches(db, clock):
 async def test_a_fire_needs_read_committed(db):
     with pytest.raises(asyncpg.InvalidTransactionStateError, match="fire needs READ COMMITTED"):
         async with db.transaction(isolation="repeatable_read"):
-            await call(db)
+            await call(db, [{"id": 1, "version": 1}])
 
 
 # The claim tells the fire time.
@@ -553,7 +562,9 @@ async def test_a_claim_tells_for_which_time_a_schedule_made_the_job(db, clock):
 
 
 async def test_who_may_do_what(db, login, clock):
-    submitter, operator, worker, viewer = [await login(f"scheduler_{r}") for r in ("submitter", "operator", "worker", "viewer")]
+    submitter, operator, worker, viewer = [
+        await login(f"scheduler_{r}") for r in ("submitter", "operator", "worker", "viewer")
+    ]
 
     for role in (submitter, operator, worker):
         await upsert(role, cron="@hourly")
@@ -579,8 +590,10 @@ async def test_a_pass_reads_what_is_due_and_not_all_schedules(db, clock):
     await upsert(db, **MINUTELY)
     await fire(db)
     await db.execute("""INSERT INTO scheduler.schedules (name, kind, mode, every, starts_at, next_fire)
-      SELECT 'x' || n, 'k', 'fixed_rate', '1 day', scheduler.clock(), scheduler.clock() + interval '1 day' FROM generate_series(1, 5000) AS n""")
-    read = "SELECT seq_scan, seq_tup_read + idx_tup_fetch AS rows FROM pg_stat_xact_user_tables WHERE relname = 'schedules'"
+      SELECT 'x' || n, 'k', 'fixed_rate', '1 day', c.at, c.at + interval '1 day'
+      FROM generate_series(1, 5000) AS n, (SELECT scheduler.clock() AS at) AS c""")
+    read = """SELECT seq_scan, seq_tup_read + idx_tup_fetch AS rows FROM pg_stat_xact_user_tables
+      WHERE relname = 'schedules'"""
     async with db.transaction():
         before = await db.fetchrow(read)
         await call(db, await computed(db))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import product
 from zoneinfo import ZoneInfo
 
-EPOCH = datetime(1970, 1, 1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEARS = {
     "Europe/Berlin": 2025, "America/New_York": 2025, "Australia/Lord_Howe": 2025, "Pacific/Chatham": 2025,
     "Pacific/Apia": 2011,
@@ -18,18 +18,22 @@ LIMITS = ((0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 
 
 def seconds(moment):
-    return int((moment.replace(tzinfo=None) - EPOCH).total_seconds())
+    return int((moment.replace(tzinfo=UTC) - EPOCH).total_seconds())
+
+
+def midnight_of(day):
+    return seconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
 
 
 def instant(number):
-    return (EPOCH + timedelta(seconds=number)).replace(tzinfo=UTC)
+    return EPOCH + timedelta(seconds=number)
 
 
 @lru_cache
 def segments(zone):
     """Return (start, end, offset), in seconds: the two years and some days, cut where the offset changes."""
     tz, year = ZoneInfo(zone), YEARS[zone]
-    begin, end = seconds(datetime(year, 1, 1)) - 10 * 86400, seconds(datetime(year + 2, 1, 1)) + 10 * 86400
+    begin, end = (seconds(datetime(year + n, 1, 1, tzinfo=UTC)) + days * 86400 for n, days in ((0, -10), (2, 10)))
     cut = []
     for at in range(begin, end, QUARTER):
         offset = int(instant(at).astimezone(tz).utcoffset().total_seconds())
@@ -73,7 +77,7 @@ class Expression:
 
     def times(self, day):
         """Yield the local seconds of a day that the expression names."""
-        midnight = seconds(datetime(day.year, day.month, day.day))
+        midnight = midnight_of(day)
         for hour, minute, second in product(self.hour, self.minute, self.second):
             yield midnight + hour * 3600 + minute * 60 + second
 
@@ -85,7 +89,7 @@ def shown(zone, local):
 
 @lru_cache(20_000)
 def exists(zone, day):
-    midnight = seconds(datetime(day.year, day.month, day.day))
+    midnight = midnight_of(day)
     return any(shown(zone, midnight + quarter) for quarter in range(0, 86400, QUARTER))
 
 

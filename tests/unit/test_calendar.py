@@ -1,7 +1,8 @@
 """When schedules fire: held against an oracle that counts seconds, in zones whose clocks do all that clocks do."""
 
+import contextlib
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 
 import oracle
 import pytest
@@ -21,7 +22,8 @@ SPARSE = [
     "30 2 * * 0", "15 3 1-7 * 7", "0 30 2 * * *", "0 0 29 2 *", "0 0 30 12 *",
 ]  # fmt: skip
 DENSE = [
-    "0 * * * *", "*/15 * * * *", "* * * * *", "30 * * * *", "* 2 * * *", "*/15 1-3 * * *", "* 0-22 * * *", "*/20 * * * * *",
+    "0 * * * *", "*/15 * * * *", "* * * * *", "30 * * * *", "* 2 * * *", "*/15 1-3 * * *",
+    "* 0-22 * * *", "*/20 * * * * *",
     "*/20 30 1-3 * * *", "59 59 1,2 * * *",
 ]  # fmt: skip
 
@@ -82,10 +84,12 @@ def test_any_expression_fires_as_the_oracle_says(text, zone, at, near):
         assert cron(text, zone).following(begin) >= begin + 2 * DAY
 
 
-@given(moment=st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1)), zone=st.sampled_from(ZONES), text=FIVE | SIX)
+MOMENTS = st.integers(0, 90 * 365 * 86400).map(lambda s: datetime(2000, 1, 1, tzinfo=UTC) + timedelta(seconds=s))
+
+
+@given(moment=MOMENTS, zone=st.sampled_from(ZONES), text=FIVE | SIX)
 @settings(ALWAYS_THE_SAME, max_examples=60)
 def test_the_next_fire_is_later_whatever_the_moment_and_from_any_moment_between_it_is_the_same(moment, zone, text):
-    moment = moment.replace(tzinfo=UTC)
     fire = cron(text, zone).following(moment)
 
     assert fire > moment
@@ -128,7 +132,7 @@ def test_a_day_that_a_zone_left_out_has_no_fire():
 def test_f28_hourly_fires_every_hour_of_real_time(zone):
     fires = list(islice(cron("15 * * * *", zone).fires(NOW), 24 * 365))
 
-    assert {later - fire for fire, later in zip(fires, fires[1:], strict=False)} == {HOUR}
+    assert {later - fire for fire, later in pairwise(fires)} == {HOUR}
 
 
 @pytest.mark.parametrize(
@@ -171,15 +175,13 @@ def test_an_expression_that_cannot_be_read_or_never_matches_is_refused(text, wor
 @given(st.text(max_size=30) | st.lists(st.sampled_from("0159*/,-#L WMON@"), max_size=25).map("".join))
 @settings(ALWAYS_THE_SAME, max_examples=200)
 def test_any_text_is_a_schedule_or_is_refused(text):
-    try:
+    with contextlib.suppress(InvalidSchedule):
         assert cron(text).following(NOW) > NOW
-    except InvalidSchedule:
-        pass
 
 
 @pytest.mark.parametrize("zone", ["", "../x", "/etc/passwd", "Europe", "Europe/Nowhere", "a\0b", "x" * 5000, 5])
 def test_a_zone_that_does_not_exist_is_refused(zone):
-    with pytest.raises(InvalidSchedule, match="time_zone: .* is no IANA zone: write it as in Europe/Berlin"):
+    with pytest.raises(InvalidSchedule, match=r"time_zone: .* is no IANA zone: write it as in Europe/Berlin"):
         cron("@daily", zone).following(NOW)
 
 
@@ -206,7 +208,9 @@ def test_a_fixed_delay_counts_from_the_moment():
 
 
 @given(
-    timing=st.sampled_from([cron("*/7 * * * *"), cron("* * 3 * * *"), Timing(mode="fixed_rate", every=11, starts_at=NOW)]),
+    timing=st.sampled_from(
+        [cron("*/7 * * * *"), cron("* * 3 * * *"), Timing(mode="fixed_rate", every=11, starts_at=NOW)]
+    ),
     after=st.integers(0, 40_000), wanted=st.integers(1, 50),
 )  # fmt: skip
 @settings(ALWAYS_THE_SAME, max_examples=40)

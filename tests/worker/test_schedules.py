@@ -1,5 +1,6 @@
 """Workers fire schedules: at their time, once, and their handlers know for which time."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -59,7 +60,7 @@ async def test_a_declaration_beside_the_job_is_declared_by_a_worker_that_runs_it
     await work(kinds=[recurring_jobs.Tick])
     made = await completed(db, "ticks", 3)
 
-    assert {later["fire_time"] - job["fire_time"] for job, later in zip(made, made[1:], strict=False)} == {SECOND}
+    assert {later["fire_time"] - job["fire_time"] for job, later in itertools.pairwise(made)} == {SECOND}
     assert await db.fetchval("SELECT jsonb_array_length(declared) FROM scheduler.schedules") == 1
 
 
@@ -82,7 +83,9 @@ async def test_nothing_fires_before_its_time_and_a_worker_asks_little_for_it(db,
 
 async def test_a_schedule_that_cannot_be_computed_stops_no_other(db, work, scheduler):
     await work(kinds=KINDS)
-    await db.execute("""SELECT scheduler.upsert_schedule('bad', '{"kind": "TellTime", "cron": "@daily", "time_zone": "No/Where"}')""")
+    await db.execute(
+        """SELECT scheduler.upsert_schedule('bad', '{"kind": "TellTime", "cron": "@daily", "time_zone": "No/Where"}')"""
+    )
     await scheduler.schedule("good", KINDS[0](), every=SECOND)
 
     await completed(db, "good", 2)
@@ -115,7 +118,7 @@ async def test_a_program_makes_steers_and_deletes_schedules_with_and_without_awa
         ({"cron": "@daily", "time_zone": "Berlin"}, "time_zone: 'Berlin' is no IANA zone"),
         ({}, "cron: must be given, or every, and not both"),
         ({"every": SECOND / 2}, "every: must lie between 1 second and 366 days"),
-        ({"every": SECOND, "starts_at": datetime(2030, 1, 1)}, "starts_at: must have a time and a time zone"),
+        ({"every": SECOND, "starts_at": datetime(2030, 1, 1)}, "starts_at: must have a time and a time zone"),  # noqa: DTZ001 - that is it
         ({"every": SECOND, "colour": "red"}, "colour: is no option of a schedule"),
         ({"every": SECOND, "priority": "high"}, "priority: must be a JSON number"),
         ({"every": SECOND, "tenant": "a\0"}, "tenant"),
