@@ -94,9 +94,7 @@ class Store:
     async def who_runs(self, kind: str) -> Facts:
         return _facts(await self._value("SELECT scheduler.who_runs($1)", kind))
 
-    async def declare(
-        self, kinds: Iterable[Facts], queues: Iterable[Facts], *schedules: Schedule, force: bool
-    ) -> Declared:
+    async def declare(self, kinds: Iterable[Facts], queues: Iterable[Facts], *also: Schedule, force: bool) -> Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"
         whole = _read(Declared, await self._value(call, "[]", _json(list(queues)), force))
@@ -104,10 +102,10 @@ class Store:
             answer = _read(Declared, await self._value(call, _json([kind]), "[]", force))
             whole.changed += answer.changed
             whole.superseded += answer.superseded
-        for schedule in schedules:
+        for schedule in also:
             done = await self.upsert_schedule(schedule.name, schedule.definition, declared=True, force=force)
-            told = whole.superseded if done["change"] == "superseded" else whole.changed
-            told += [f"schedule {schedule.name}"] if done["change"] != "same" else []
+            told = {"same": [], "superseded": whole.superseded}.get(done["change"], whole.changed)
+            told.append(f"schedule {schedule.name}")
         return whole
 
     async def schema_version(self) -> str:
@@ -184,7 +182,6 @@ class Store:
         return cast("int | None", await self._value("SELECT scheduler.run_schedule($1)", name))
 
     async def delete_schedule(self, name: str) -> bool:
-        """Delete a schedule; its jobs stay. Return whether there was one."""
         return bool(await self._value("SELECT scheduler.delete_schedule($1)", name))
 
     # A worker's verbs.
