@@ -355,6 +355,21 @@ async def test_a_reply_that_was_lost_is_asked_again_and_fires_nothing_twice(db, 
     assert [(await call(db, asked)).fired for _ in range(3)] == [1, 0, 0]
 
 
+async def test_a_fire_that_comes_again_when_the_next_is_due_changes_nothing(db, clock):
+    await upsert(db, **MINUTELY)
+    await fire(db)
+    await clock.advance(60)
+    old = await computed(db)
+    await call(db, old)
+    await clock.advance(60)
+    before = await schedule(db)
+
+    assert (await call(db, old)).fired == 0
+
+    assert await schedule(db) == before
+    assert await fire(db) == 1
+
+
 async def test_f27_nothing_fires_before_its_time_on_the_clock_of_the_database_whatever_a_worker_computes(db, clock):
     await upsert(db, **MINUTELY)
     await fire(db)
