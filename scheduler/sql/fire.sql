@@ -9,7 +9,8 @@
 -- Locks: schedules by id, then those of their jobs that others may wait for; SKIP LOCKED: what is held is left to the next call.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.fire(p_fires jsonb, p_limit int DEFAULT 200) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   fired CONSTANT int := CASE WHEN p_fires = '[]' THEN 0 ELSE scheduler.fire_all(p_fires) END;
   moment CONSTANT timestamptz := scheduler.clock();

@@ -8,7 +8,7 @@ import pytest
 
 from .commands import invoke, usage
 
-LOOK = ["jobs", "job", "queues", "kinds", "workers"]
+LOOK = ["jobs", "job", "queues", "kinds", "workers", "schedules"]
 STEER = ["cancel", "retry", "prune", "pause", "resume"]
 COMMANDS = ["migrate", "declare", "submit", *LOOK, *STEER, "db"]
 
