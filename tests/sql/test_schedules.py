@@ -387,6 +387,20 @@ async def test_f27_nothing_fires_before_its_time_on_the_clock_of_the_database_wh
     assert await fire_times(db) == []
 
 
+async def test_a_next_fire_that_does_not_grow_is_refused_whoever_computed_it(db, clock):
+    await upsert(db, **MINUTELY)
+    await fire(db)
+    await clock.advance(60)
+    await fire(db)
+    last = (await schedule(db))["last_fire"]
+    await db.execute("UPDATE scheduler.schedules SET next_fire = NULL")
+
+    await call(db, [{"id": (await schedule(db))["id"], "version": 1, "fire_time": None, "next": last}])
+
+    after = await schedule(db)
+    assert (after["next_fire"], after["error"]) == (None, "a worker computed times that do not grow")
+
+
 async def test_next_fire_only_grows_also_when_the_clock_goes_back(db, clock):
     await upsert(db, **MINUTELY)
     await fire(db)
