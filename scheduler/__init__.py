@@ -17,6 +17,7 @@ from scheduler.errors import (
     ConfigurationError,
     DatabaseUnavailable,
     InvalidJob,
+    InvalidSchedule,
     JobCancelled,
     JobEnded,
     JobFailed,
@@ -35,6 +36,7 @@ from scheduler.errors import (
 from scheduler.graph import Parent, Parents
 from scheduler.job import AsyncJob, BlockingJob, CpuBoundJob, Job
 from scheduler.options import Priority, Queue, Retry
+from scheduler.schedules import Schedule, ScheduleOptions
 from scheduler.states import Status
 from scheduler.submission import Submission, SubmitOptions
 from scheduler.submitting import Handle
@@ -42,8 +44,8 @@ from scheduler.sync_client import SyncHandle, SyncScheduler
 
 __all__ = [
     "AsyncJob", "BlockingJob", "ConfigurationError", "Context", "CpuBoundJob", "DatabaseUnavailable", "Handle",
-    "InvalidJob", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut", "LeaseLost",
-    "NonRetryableError", "Parent", "Parents", "ParentsTooLarge", "Priority", "Queue", "ResultTimeout", "Retry",
-    "RetryAfter", "Scheduler", "SchedulerError", "SchemaMismatch", "Snooze", "Status", "Submission", "SubmitOptions",
-    "SyncHandle", "SyncScheduler", "WaitsInJob",
+    "InvalidJob", "InvalidSchedule", "Job", "JobCancelled", "JobEnded", "JobFailed", "JobNotFound", "JobTimedOut",
+    "LeaseLost", "NonRetryableError", "Parent", "Parents", "ParentsTooLarge", "Priority", "Queue", "ResultTimeout",
+    "Retry", "RetryAfter", "Schedule", "ScheduleOptions", "Scheduler", "SchedulerError", "SchemaMismatch", "Snooze",
+    "Status", "Submission", "SubmitOptions", "SyncHandle", "SyncScheduler", "WaitsInJob",
 ]  # fmt: skip

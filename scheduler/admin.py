@@ -13,7 +13,8 @@ from scheduler.answers import Pruned, Retried
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from scheduler.store import Facts, Store
+    from scheduler.calls import Facts
+    from scheduler.store import Store
 
 BATCH = 1000  # jobs per call
 PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds, between tries to get hold of what others hold
@@ -30,6 +31,10 @@ class Admin:
         self.count = store.count_jobs
         self.pause = store.pause
         self.resume = store.resume
+        self.schedules = store.list_schedules
+        self.pause_schedule = store.pause_schedule
+        self.run_schedule = store.run_schedule
+        self.delete_schedule = store.delete_schedule
 
     async def ids(self, filters: Facts) -> AsyncIterator[list[int]]:
         """Yield the ids of the matching jobs, newest first, a batch at a time; `limit` limits them all together."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from scheduler import apps, arguments, bulk, database, operators
+from scheduler import apps, arguments, bulk, database, operators, recurring
 from scheduler.commands import Commands, as_json, meant, on_database, print_json, print_rows, say
 from scheduler.job import KINDS
 from scheduler.options import QUEUES
+from scheduler.schedules import SCHEDULES
 from scheduler.states import Status
 
 if TYPE_CHECKING:
@@ -43,16 +44,17 @@ def _load(_: click.Context, __: click.Parameter, app: str | None) -> None:
 @click.option("--force", is_flag=True, help="Go back to a declaration that was superseded, for a rollback.")
 @on_database
 async def declare(scheduler: Scheduler, *, force: bool) -> None:
-    """Record what job classes and queues say of themselves.
+    """Record what job classes, queues and schedules say of themselves.
 
     Workers do it when they start; done first in a deploy, it holds from the first job on.
     """
-    done = await scheduler.declare(KINDS.values(), QUEUES.values(), force=force)
+    done = await scheduler.declare(KINDS.values(), QUEUES.values(), SCHEDULES.values(), force=force)
     for words, kinds in (("changed", done.changed), ("superseded", done.superseded)):
         if kinds:
             click.echo(f"{words}: {', '.join(kinds)}")
-    if same := len(KINDS) - len(done.changed) - len(done.superseded):
-        click.echo(f"unchanged: {same} of {len(KINDS)} kinds")
+    if same := len(KINDS) + len(SCHEDULES) - len(done.changed) - len(done.superseded):
+        what = f"{len(KINDS)} kinds" + (f" and {len(SCHEDULES)} schedules" if SCHEDULES else "")
+        click.echo(f"unchanged: {same} of {what}")
     if done.superseded:
         say("what was superseded by a newer declaration stays so: --force goes back to it")
 
@@ -139,7 +141,7 @@ async def job(scheduler: Scheduler, *, job_id: int, payload: bool, as_json: bool
         click.echo(page.one_job(found, datetime.now(UTC), payload=payload))
 
 
-_LOOK = (jobs, job, *operators.LISTINGS, operators.health)
+_LOOK = (jobs, job, *operators.LISTINGS, operators.health, recurring.schedules)
 _STEER = (bulk.cancel, bulk.retry, bulk.prune, operators.pause, operators.resume)
 for _known in (database.migrate, declare, submit, *_LOOK, *_STEER, database.db):
     command.add_command(_known)

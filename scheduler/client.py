@@ -19,6 +19,7 @@ from scheduler.admin import BATCH, Admin
 from scheduler.connections import open_pool, reach
 from scheduler.errors import ConfigurationError, DatabaseUnavailable, JobNotFound
 from scheduler.job import kind_declaration, queue_declaration
+from scheduler.schedules import definition
 from scheduler.settings import dsn_from
 from scheduler.store import Store
 from scheduler.submission import JobId, SubmitOptions, id_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from scheduler.graph import Parent
     from scheduler.job import Job
     from scheduler.options import Queue
+    from scheduler.schedules import Schedule, ScheduleOptions
     from scheduler.states import Status
 
 _NOT_OPEN = "this scheduler is not open: use it within `async with Scheduler.connect() as scheduler:`"
@@ -173,6 +175,21 @@ class Scheduler(Submitting):
         """Return how the jobs ended that `job` depends on, ids ascending, at most 1 MB; go on `after` the last id."""
         return await self.store.parents(id_of(job), after)
 
-    async def declare(self, kinds: Iterable[type[Job]], queues: Iterable[Queue], *, force: bool = False) -> Declared:
-        """Record what classes and queues say of themselves; see the verb. `force` goes back to an older declaration."""
-        return await self.store.declare(map(kind_declaration, kinds), map(queue_declaration, queues), force=force)
+    async def schedule(self, name: str, job: Job, **options: Unpack[ScheduleOptions]) -> None:
+        """Submit `job` again and again; a schedule of that name is given this definition.
+
+        One that belongs to the code is better declared beside it: see Schedule. Raises InvalidSchedule, InvalidJob.
+        """
+        await self.store.upsert_schedule(name, definition(job, options))
+
+    async def declare(
+        self,
+        kinds: Iterable[type[Job]],
+        queues: Iterable[Queue],
+        schedules: Iterable[Schedule] = (),
+        *,
+        force: bool = False,
+    ) -> Declared:
+        """Record what classes, queues and schedules say of themselves. `force` goes back to an older declaration."""
+        said = map(kind_declaration, kinds), map(queue_declaration, queues)
+        return await self.store.declare(*said, *schedules, force=force)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from scheduler import embedded
+from scheduler.calls import CALL_TIMEOUT
 from scheduler.errors import DatabaseUnavailable
-from scheduler.store import CALL_TIMEOUT, Store
+from scheduler.store import Store
 from scheduler.translation import translated
 
 if TYPE_CHECKING:

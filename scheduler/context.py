@@ -7,6 +7,7 @@ over a process boundary as JSON.
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,7 +34,7 @@ class Context:
     """
 
     __slots__ = (
-        "_cancelled", "_key", "_metadata", "_parents", "_transactions",
+        "_cancelled", "_fire_time", "_key", "_metadata", "_parents", "_transactions",
         "attempt", "completing", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
         "worker_id",
     )  # fmt: skip
@@ -51,6 +52,7 @@ class Context:
         timeout: float,
         idempotency_key: str | None = None,
         metadata: str | dict[str, Any] = "{}",
+        fire_time: float | None = None,
         worker_id: str = "",
         transactions: type[Transaction] | None = None,
         parents: str | None = None,
@@ -69,6 +71,7 @@ class Context:
         self._transactions = transactions
         self.completing = False
         self._parents: str | Parents | None = parents
+        self._fire_time = fire_time
         self._cancelled: threading.Event | None = None
 
     @property
@@ -92,6 +95,11 @@ class Context:
         if not isinstance(self._parents, Parents):
             self._parents = read_parents(self.job_id, self._parents)
         return self._parents
+
+    @property
+    def fire_time(self) -> datetime | None:
+        """Return the time for which a schedule made this job, its logical date, in UTC; None without a schedule."""
+        return None if self._fire_time is None else datetime.fromtimestamp(self._fire_time, UTC)
 
     @property
     def cancelled(self) -> threading.Event:
@@ -131,7 +139,8 @@ class Context:
     def to_wire(self) -> dict[str, Any]:
         """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
         shown = {name: getattr(self, name) for name in self.__slots__ if name[0] != "_" and name != "completing"}
-        return {**shown, "idempotency_key": self._key, "metadata": self._metadata, "parents": self._parents}
+        hidden = {"metadata": self._metadata, "parents": self._parents, "fire_time": self._fire_time}
+        return {**shown, "idempotency_key": self._key, **hidden}
 
     def __repr__(self) -> str:
         return f"Context(job_id={self.job_id}, kind={self.kind!r}, attempt={self.attempt})"

@@ -5,6 +5,7 @@ SchedulerError
 ├── DatabaseUnavailable     PostgreSQL cannot be reached
 ├── SchemaMismatch          the schema is absent, older or newer than this version supports
 ├── InvalidJob              what was submitted breaks a rule (also a ValueError)
+│   └── InvalidSchedule     so does what is to be submitted again and again
 ├── JobNotFound             no job has this id
 ├── JobEnded                the job ended without a result
 │   ├── JobFailed
@@ -66,6 +67,10 @@ class InvalidJob(SchedulerError, ValueError):  # noqa: N818 - reads as what happ
     def __str__(self) -> str:
         place = "" if self.index is None else f"jobs[{self.index!r}] "
         return f"{place}{self.field}: {self.rule}"
+
+
+class InvalidSchedule(InvalidJob):
+    """A schedule breaks a rule; the message names the field, the rule and the way out."""
 
 
 class JobNotFound(SchedulerError):  # noqa: N818 - reads as what happened

@@ -15,7 +15,7 @@ from scheduler.states import Status
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from scheduler.store import Facts
+    from scheduler.calls import Facts
 
 _TIMES = ("submitted_at", "run_at", "started_at", "lease_expires_at", "cancel_requested_at", "finished_at", "fire_time")
 _PLAIN = ("tenant", "idempotency_key", "unique_key", "cancelled_by", "schedule_id", "worker_id", "timeout")

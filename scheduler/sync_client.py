@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scheduler.answers import Cancelled
     from scheduler.graph import Parent
     from scheduler.job import Job
+    from scheduler.schedules import ScheduleOptions
     from scheduler.states import Status
     from scheduler.submission import Submission
 
@@ -140,6 +141,10 @@ class SyncScheduler:
     def parents(self, job: JobId | int, *, after: int = 0) -> list[Parent]:
         """Return how the jobs ended that `job` depends on, a page of them; see Scheduler.parents."""
         return self._do(lambda client: client.parents(job, after=after))
+
+    def schedule(self, name: str, job: Job, **options: Unpack[ScheduleOptions]) -> None:
+        """Submit `job` again and again; see Scheduler.schedule."""
+        self._do(lambda client: client.schedule(name, job, **options))
 
     def handle(self, job_id: int) -> SyncHandle:
         """Return the handle of a job submitted elsewhere; the id is not looked up."""

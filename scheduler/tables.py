@@ -21,7 +21,7 @@ from scheduler.states import FINISHED, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from scheduler.store import Facts
+    from scheduler.calls import Facts
 
     Cell = Callable[[Facts, datetime], object]
 
@@ -150,6 +150,26 @@ def _note(waiting: str, declared: str) -> Cell:
     return note
 
 
+def _when(schedule: Facts, _: datetime) -> str:
+    if schedule["cron"] is not None:
+        return f"{schedule['cron']} {schedule['time_zone']}"
+    every = span(timedelta(seconds=schedule["every"]))
+    return f"every {every}" if schedule["mode"] == "fixed_rate" else f"{every} after its job"
+
+
+def _time(name: str) -> Cell:
+    return lambda row, now: None if row[name] is None else distance(row[name], now)
+
+
+def _stands_still(schedule: Facts, now: datetime) -> Text:
+    if schedule["error"] is not None:
+        return Text.assemble(("stopped: ", "red"), text(shortened(schedule["error"])))
+    if schedule["paused"]:
+        return Text("paused", "yellow")
+    is_over = schedule["ends_at"] is not None and instant(schedule["ends_at"]) <= now
+    return Text("ended" if is_over else f"{schedule['unfinished']} unfinished" if schedule["unfinished"] else "")
+
+
 def _state(worker: Facts) -> Text:
     state = Text("dead", "red") if worker["dead"] else Text("draining", "yellow") if worker["draining"] else Text("up")
     return state.append(f", {worker['abandoned']} abandoned", "yellow") if worker["abandoned"] else state
@@ -171,6 +191,10 @@ _LISTS: dict[str, tuple[str, dict[str, Cell]]] = {
         {"oldest": _passed("oldest"), "note": _note("pending", declared="queue")},
     ),
     "kinds": ("kind~ queue~ executor waiting> running> note~", {"note": _note("waiting", declared="seen")}),
+    "schedules": (
+        "name~ kind~ when~ next> last> skipped> note~",
+        {"when": _when, "next": _time("next_fire"), "last": _time("last_fire"), "note": _stands_still},
+    ),
     "workers": (
         "worker host~ pid> version queues~ running> age> seen> state",
         {

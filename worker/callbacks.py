@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from scheduler.store import Caller
+    from scheduler.calls import Caller
     from worker.attempt import Leases
 
 log = logging.getLogger("scheduler.worker")

@@ -1,10 +1,11 @@
-"""What every worker does for all: promote delayed jobs, resolve dependencies, reap lapsed leases, delete what is old.
+"""What every worker does for all: promote delayed jobs, fire schedules, resolve dependencies, reap, delete what is old.
 
 Each is one pass, harmless beside the same pass of any number of other workers, and true when it runs late.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from scheduler.calls import Facts
     from scheduler.store import Store
 
 log = logging.getLogger("scheduler.worker")
@@ -25,6 +27,8 @@ BUSY_LONGEST = 1.0
 SWEEP = 2.0  # seconds between looks for edges that nobody resolved
 OLD_BATCH = 500  # finished jobs looked at in one transaction of retention
 BREATH = 0.05  # seconds between two such batches
+HELD = 0.1  # seconds until schedules that were locked are looked at again
+SCHEDULES = 200  # fired in one transaction: so many rows that others wait for, and their times computed at a stretch
 RETAIN = 60.0  # seconds between looks for what has been kept long enough
 
 
@@ -103,3 +107,32 @@ class Retention:
         if done.pruned:
             log.debug("%d finished jobs had been kept long enough and were deleted", done.pruned)
         return BREATH if done.more else jittered(RETAIN)
+
+
+class Firer:
+    """Fires schedules: their times are computed ahead, on the database's clock, and it sleeps until the next of them.
+
+    A new or changed schedule is found by the poll, once a second at least. `found` is called when jobs were made.
+    """
+
+    def __init__(self, store: Store, poll: timedelta, found: Callable[[], None]) -> None:
+        self._store = store
+        self._poll = min(poll.total_seconds(), 1.0)
+        self._found = found
+        self._fires: list[Facts] = []
+
+    async def fire(self) -> float:
+        """Fire what is due, compute what follows; return in how many seconds to do it again."""
+        done = await self._store.fire(self._fires, SCHEDULES)
+        if done.fired:
+            self._found()
+        sent = [(fire["id"], fire["version"], fire["fire_time"]) for fire in self._fires]
+        self._fires, pause = [], jittered(self._poll)
+        for schedule in done.schedules:
+            self._fires.append(schedule.fire())
+            wait = (schedule.next_fire - done.now).total_seconds() if schedule.next_fire else 0.0
+            if wait <= 0:  # unless it was computed already, and is held by somebody, at once
+                wait = HELD if (schedule.id, schedule.version, schedule.next_fire) in sent else 0.0
+            pause = min(pause, wait)
+            await asyncio.sleep(0)  # claims go on
+        return pause

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.job import kind_declaration, queue_declaration
 from scheduler.options import QUEUES
+from scheduler.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,8 +22,14 @@ log = logging.getLogger("scheduler.worker")
 
 
 async def declare(store: Store, kinds: Iterable[type[Job]]) -> None:
-    """Declare queues and kinds; warn of those of which a newer version has declared other options."""
-    declared = await store.declare(map(kind_declaration, kinds), map(queue_declaration, QUEUES.values()), force=False)
+    """Declare queues, kinds and their schedules; warn of those that a newer version has declared otherwise."""
+    known = {kind.options.kind: kind for kind in kinds}
+    declared = await store.declare(
+        map(kind_declaration, known.values()),
+        map(queue_declaration, QUEUES.values()),
+        *(schedule for schedule in SCHEDULES.values() if schedule.definition["kind"] in known),
+        force=False,
+    )
     if declared.superseded:
         log.warning(
             "newer options of %s are in force; `scheduler declare --force` goes back to those of this version",

@@ -23,7 +23,7 @@ from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
 from worker.child import child_modules
 from worker.claimer import Claimer, Doze
-from worker.duties import Promoter, Reaper, Resolver, Retention
+from worker.duties import Firer, Promoter, Reaper, Resolver, Retention
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.health import Health, judge
 from worker.keeper import Keeper
@@ -134,6 +134,7 @@ class Worker:
         self._settling = Loop("settle", self._settler.settle)
         self._running = Running(self._name, self._kinds, leases, self._settler, self._settling.poke)
         reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
+        firing = Loop("fire", Firer(self._store, settings.poll, self._poke_claims).fire)
         retaining = Loop("retain", Retention(self._store).retain)
         self._keeper = Keeper(
             dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel
@@ -144,8 +145,8 @@ class Worker:
         self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
         self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
         self._listing = Loop("list", self._register)
-        self._loops = [self._settling, self._resolving, self._promoting, reaping, retaining, listening, self._listing]
-        self._loops += self._claiming
+        duties = [self._resolving, self._promoting, reaping, retaining, firing, self._listing]
+        self._loops = [self._settling, *duties, listening, *self._claiming]
 
     def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
         """Make each executor that has both slots and kinds."""

@@ -66,9 +66,8 @@ class Running:
         return Context(
             job_id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], attempt=row["attempt"],
             failures=row["failures"], fence=row["fence"], timeout=row["timeout"],
-            idempotency_key=row["idempotency_key"], metadata=row["metadata"] or "{}", worker_id=self._worker,
-            transactions=Transaction,
-            parents=row["parents"],
+            idempotency_key=row["idempotency_key"], metadata=row["metadata"] or "{}", fire_time=row["fire_time"],
+            worker_id=self._worker, transactions=Transaction, parents=row["parents"],
         )  # fmt: skip
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from scheduler.answers import Missed, Promoted, Reaped, Resolved
-    from scheduler.store import Caller, Facts
+    from scheduler.calls import Caller, Facts
     from worker.attempt import Leases
     from worker.callbacks import Callbacks
 

@@ -1,4 +1,7 @@
-"""What operators hold and what retention needs: pauses, how long finished jobs are kept, how far retention has come."""
+"""What operators hold and what retention needs: pauses, how long finished jobs are kept, how far retention has come.
+
+And recurring schedules.
+"""
 
 from alembic import op
 
@@ -88,6 +91,93 @@ COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must e
 """
 
 
+SCHEDULES = """
+ALTER TYPE scheduler.claimed ADD ATTRIBUTE fire_time double precision;
+COMMENT ON COLUMN scheduler.claimed.fire_time IS 'For which time its schedule made the job, in seconds since 1970; null without a schedule.';
+
+CREATE TABLE scheduler.schedules (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name text COLLATE "C" NOT NULL UNIQUE,
+  kind text COLLATE "C" NOT NULL,
+  payload jsonb NOT NULL DEFAULT '{}',
+  tenant text COLLATE "C" NOT NULL DEFAULT '',
+  priority smallint,
+  unique_key text COLLATE "C",
+  mode text NOT NULL,
+  cron text,
+  time_zone text NOT NULL DEFAULT 'UTC',
+  every interval,
+  starts_at timestamptz NOT NULL,
+  ends_at timestamptz,
+  jitter interval NOT NULL DEFAULT '0',
+  overlap text NOT NULL DEFAULT 'skip',
+  misfire text NOT NULL DEFAULT 'coalesce',
+  backfill_limit int NOT NULL DEFAULT 100,
+  paused boolean NOT NULL DEFAULT false,
+  next_fire timestamptz,
+  last_fire timestamptz,
+  last_job bigint,
+  skipped bigint NOT NULL DEFAULT 0,
+  version int NOT NULL DEFAULT 1,
+  declared jsonb NOT NULL DEFAULT '[]',
+  error text,
+  CONSTRAINT "name must be 1 to 100 letters, digits, or _ . : -" CHECK (name ~ '^[A-Za-z0-9_.:-]{1,100}$'),
+  CONSTRAINT "cron must be given, or every, and not both" CHECK ((cron IS NULL) <> (every IS NULL)),
+  CONSTRAINT "cron must be at most 200 bytes" CHECK (octet_length(cron) <= 200),
+  CONSTRAINT "time_zone must be at most 100 bytes" CHECK (octet_length(time_zone) <= 100),
+  CONSTRAINT "mode must be fixed_rate or fixed_delay with every, else cron"
+    CHECK (mode = 'cron' AND cron IS NOT NULL OR mode IN ('fixed_rate', 'fixed_delay') AND every IS NOT NULL),
+  CONSTRAINT "every must lie between 1 second and 366 days" CHECK (every BETWEEN '1 s' AND '366 days'),
+  CONSTRAINT "starts_at must lie in the years 2000 to 9999" CHECK (starts_at >= '2000-01-01 00:00+00' AND starts_at < '10000-01-01 00:00+00'),
+  CONSTRAINT "ends_at must lie after starts_at, and before the year 10000" CHECK (ends_at > starts_at AND ends_at < '10000-01-01 00:00+00'),
+  CONSTRAINT "jitter must lie between 0 and 1 day" CHECK (jitter BETWEEN '0' AND '1 day'),
+  CONSTRAINT "overlap must be skip, queue_one or allow" CHECK (overlap IN ('skip', 'queue_one', 'allow')),
+  CONSTRAINT "misfire must be coalesce, skip or backfill" CHECK (misfire IN ('coalesce', 'skip', 'backfill')),
+  CONSTRAINT "misfire must be coalesce for a fixed_delay: it misses nothing" CHECK (mode <> 'fixed_delay' OR misfire = 'coalesce'),
+  CONSTRAINT "backfill_limit must lie between 1 and 1000" CHECK (backfill_limit BETWEEN 1 AND 1000),
+  CONSTRAINT "next_fire must lie in the years 2000 to 9999" CHECK (next_fire >= '2000-01-01 00:00+00' AND next_fire < '10000-01-01 00:00+00')
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+-- fire, in its order.
+CREATE INDEX schedules_due ON scheduler.schedules (next_fire, id)
+  WHERE NOT paused AND error IS NULL AND (next_fire < ends_at) IS NOT FALSE;
+-- fire: what is unfinished of a schedule.
+CREATE INDEX jobs_of_schedule ON scheduler.jobs_active (schedule_id) WHERE schedule_id IS NOT NULL;
+
+COMMENT ON TABLE scheduler.schedules IS 'Recurring schedules. Write them by upsert_schedule; a worker computes next_fire, or records error.';
+COMMENT ON COLUMN scheduler.schedules.id IS 'Its jobs carry it as schedule_id.';
+COMMENT ON COLUMN scheduler.schedules.name IS 'What it is known by.';
+COMMENT ON COLUMN scheduler.schedules.kind IS 'Of its jobs.';
+COMMENT ON COLUMN scheduler.schedules.payload IS 'Of its jobs.';
+COMMENT ON COLUMN scheduler.schedules.tenant IS 'Of its jobs.';
+COMMENT ON COLUMN scheduler.schedules.priority IS 'Of its jobs. Default: that of the kind.';
+COMMENT ON COLUMN scheduler.schedules.unique_key IS 'Of its jobs. A fire that finds it taken is skipped.';
+COMMENT ON COLUMN scheduler.schedules.mode IS 'cron; fixed_rate: every counts from fire to fire; fixed_delay: from the end of a job to the next fire.';
+COMMENT ON COLUMN scheduler.schedules.cron IS 'Five fields, six with seconds before them, or @daily and its kin.';
+COMMENT ON COLUMN scheduler.schedules.time_zone IS 'The IANA zone on whose clock cron is read.';
+COMMENT ON COLUMN scheduler.schedules.every IS 'From 1 second to 366 days; a day has 24 hours.';
+COMMENT ON COLUMN scheduler.schedules.starts_at IS 'No fire before. A fixed rate counts from it. Default: when the schedule was made.';
+COMMENT ON COLUMN scheduler.schedules.ends_at IS 'No fire from then on.';
+COMMENT ON COLUMN scheduler.schedules.jitter IS 'run_at of a job lies up to so long after its fire_time: a share that follows from the two.';
+COMMENT ON COLUMN scheduler.schedules.overlap IS 'When a job of it is unfinished. skip: no job; queue_one: one that waits for it; allow: one beside it.';
+COMMENT ON COLUMN scheduler.schedules.misfire IS 'When several fires are due, or one is a minute late. coalesce: one job, for the newest; skip: one if the newest is not late; backfill: one for each, oldest first.';
+COMMENT ON COLUMN scheduler.schedules.backfill_limit IS 'At most so many jobs are made up for; unless overlap is allow, at most so many are unfinished.';
+COMMENT ON COLUMN scheduler.schedules.paused IS 'Nothing fires; what would have is not made up for.';
+COMMENT ON COLUMN scheduler.schedules.next_fire IS 'It only grows. Null: a worker is to compute it, or a fixed delay waits for its job.';
+COMMENT ON COLUMN scheduler.schedules.last_fire IS 'The newest fire time that was decided upon.';
+COMMENT ON COLUMN scheduler.schedules.last_job IS 'The newest job.';
+COMMENT ON COLUMN scheduler.schedules.skipped IS 'Fires that made no job: another was unfinished, the key was taken, it was missed and not made up for.';
+COMMENT ON COLUMN scheduler.schedules.version IS 'Grows with every edit: a fire that was computed before it changes nothing.';
+COMMENT ON COLUMN scheduler.schedules.declared IS 'The declarations seen, newest first.';
+COMMENT ON COLUMN scheduler.schedules.error IS 'Why it does not fire, until it is edited or resumed.';
+"""
+SCHEDULES_GRANTS = """
+GRANT SELECT ON scheduler.schedules TO scheduler_operator;
+GRANT SELECT (id, name, kind, tenant, priority, mode, cron, time_zone, every, starts_at, ends_at, jitter, overlap, misfire,
+              backfill_limit, paused, next_fire, last_fire, last_job, skipped, version)
+  ON scheduler.schedules TO scheduler_viewer;
+"""
+
+
 def upgrade() -> None:
     script = op.get_context().opts["script"]
     script(EPOCH)
@@ -95,6 +185,9 @@ def upgrade() -> None:
     script(RETENTION)
     script(CRASHES)
     script(GRAPHS)
+    script(SCHEDULES)
+    if op.get_context().opts["roles"]:
+        script(SCHEDULES_GRANTS)
 
 
 # No job is touched; what is paused goes on.
@@ -105,6 +198,9 @@ ALTER TYPE scheduler.claimed DROP ATTRIBUTE parents;
 DROP INDEX scheduler.dependencies_child_to_apply;
 ALTER TABLE scheduler.dependencies DROP COLUMN name;
 COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first.';
+DROP TABLE scheduler.schedules CASCADE;
+DROP INDEX scheduler.jobs_of_schedule;
+ALTER TYPE scheduler.claimed DROP ATTRIBUTE fire_time;
 DROP INDEX scheduler.idempotency_keys_expires_at;
 DROP TABLE scheduler.kept, scheduler.retention;
 ALTER TABLE scheduler.queues

@@ -62,10 +62,10 @@ BEGIN
               worker_id = p_worker, lease_expires_at = scheduler.clock() + p_lease, started_at = scheduler.clock()
           WHERE j.id = ANY (ARRAY(SELECT c.id FROM chosen c))
           RETURNING j.id, j.fence, j.kind, j.queue, j.tenant, j.payload, j.attempt, j.failures, j.max_attempts, j.timeout,
-            j.idempotency_key, j.metadata, j.rank_at, j.depends_on)
+            j.idempotency_key, j.metadata, j.fire_time, j.rank_at, j.depends_on)
         SELECT s.id, s.fence, s.kind, s.queue, s.tenant, s.payload, s.attempt, s.failures, s.max_attempts,
           extract(epoch FROM s.timeout)::float8, s.idempotency_key, nullif(s.metadata, '{}'), NULL::boolean, NULL::float8,
-          CASE WHEN s.depends_on <> '{}' THEN scheduler.parents_for_claim(s.id) END
+          CASE WHEN s.depends_on <> '{}' THEN scheduler.parents_for_claim(s.id) END, extract(epoch FROM s.fire_time)::float8
         FROM started s ORDER BY s.rank_at, s.id;
       GET DIAGNOSTICS took = ROW_COUNT;
       free := free - took;
@@ -77,7 +77,8 @@ BEGIN
   IF free > 0 THEN
     RETURN QUERY SELECT NULL::bigint, NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::jsonb, NULL::int, NULL::int,
       NULL::int, NULL::float8, NULL::text, NULL::jsonb, false,
-      least(scheduler.due_in(), CASE WHEN free = p_slots THEN scheduler.resumes_in(p_queues, p_kinds) END), NULL::jsonb;
+      least(scheduler.due_in(), CASE WHEN free = p_slots THEN scheduler.resumes_in(p_queues, p_kinds) END),
+      NULL::jsonb, NULL::float8;
   END IF;
 END $$;
 

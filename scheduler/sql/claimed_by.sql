@@ -7,7 +7,7 @@ BEGIN
   RETURN QUERY
     SELECT j.id, j.fence, j.kind, j.queue, j.tenant, j.payload, j.attempt, j.failures, j.max_attempts,
       extract(epoch FROM j.timeout)::float8, j.idempotency_key, nullif(j.metadata, '{}'), NULL::boolean, NULL::float8,
-      CASE WHEN j.depends_on <> '{}' THEN scheduler.parents_for_claim(j.id) END
+      CASE WHEN j.depends_on <> '{}' THEN scheduler.parents_for_claim(j.id) END, extract(epoch FROM j.fire_time)::float8
     FROM scheduler.jobs_active j
     WHERE j.status = 'RUNNING' AND j.worker_id = p_worker AND j.request = p_request ORDER BY j.rank_at, j.id;
 END $$;

@@ -34,7 +34,7 @@ def test_a_file_is_one_room(path: Path):
 
 
 # What people type and see, and the PostgreSQL for trying: needed beside the engine, not by it.
-COMMANDS = {"cli", "commands", "bulk", "operators", "arguments", "tables", "page", "database"}
+COMMANDS = {"cli", "commands", "bulk", "operators", "arguments", "tables", "page", "database", "recurring"}
 TRYING = {"embedded", "cluster"}
 
 
@@ -46,6 +46,6 @@ def test_the_engine_stays_near_six_thousand_lines_and_what_stands_beside_it_smal
             map(bool, map(str.strip, path.read_text().splitlines()))
         )
 
-    assert size["engine"] <= 6_600
-    assert size["commands"] <= 1_060
+    assert size["engine"] <= 7_050
+    assert size["commands"] <= 1_180
     assert size["trying"] <= 450

@@ -8,7 +8,7 @@ import pytest
 
 from .commands import invoke, usage
 
-LOOK = ["jobs", "job", "queues", "kinds", "workers", "health"]
+LOOK = ["jobs", "job", "queues", "kinds", "workers", "health", "schedules"]
 STEER = ["cancel", "retry", "prune", "pause", "resume"]
 COMMANDS = ["migrate", "declare", "submit", *LOOK, *STEER, "db"]
 
