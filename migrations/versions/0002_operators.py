@@ -87,7 +87,7 @@ ALTER TYPE scheduler.claimed ADD ATTRIBUTE parents jsonb;
 CREATE INDEX dependencies_child_to_apply ON scheduler.dependencies (child) WHERE ended AND NOT applied;
 COMMENT ON COLUMN scheduler.dependencies.name IS 'What the graph that both were submitted in calls the parent.';
 COMMENT ON COLUMN scheduler.claimed.parents IS 'What became of the jobs it depended on, see parents(); false when that is over 1 MB, null when there are none.';
-COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first. With its own id: a batch, see close_batch().';
+COMMENT ON COLUMN scheduler.jobs.depends_on IS 'Ids of existing jobs that must end first. A batch has its own id there, see close_batch().';
 """
 
 

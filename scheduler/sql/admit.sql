@@ -41,7 +41,10 @@ BEGIN
     RETURN NULL;
   END IF;
   IF NEW.depends_on <> '{}' THEN
-    NEW.depends_on := ARRAY(SELECT DISTINCT p FROM unnest(NEW.depends_on) AS p ORDER BY p);
+    IF NEW.id = ANY (NEW.depends_on) THEN -- by a guess, or of a parent that a failover has lost: its id may be given again
+      PERFORM scheduler.refuse('depends_on', 'must not contain the job itself', 'name jobs that exist');
+    END IF;
+    NEW.depends_on := ARRAY(SELECT DISTINCT p FROM unnest(array_replace(NEW.depends_on, -NEW.id, NEW.id)) AS p ORDER BY p);
     NEW.unmet := scheduler.hold_parents(NEW.id, NEW.depends_on, NEW.on_parent_failure);
   END IF;
 

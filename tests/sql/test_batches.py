@@ -109,6 +109,16 @@ async def test_closing_twice_or_after_the_end_changes_nothing(db):
     assert await close(db, batch) is False
 
 
+async def test_a_child_that_is_given_the_id_of_the_parent_it_names_is_refused_and_no_batch(db):
+    """After a failover that lost the parent the next job may have its id."""
+    lost = await submit(db, "callback") + 1
+
+    with pytest.raises(asyncpg.CheckViolationError, match="depends_on must not contain the job itself"):
+        await submit(db, "callback", depends_on=[lost])
+    with pytest.raises(asyncpg.CheckViolationError, match=f"names job {lost + 1}, which does not exist"):
+        await verb(db, "submit_many", json.dumps([{"kind": "callback", "depends_on": [lost + 1]}]))
+
+
 @pytest.mark.parametrize("what", ["an ordinary job", "nothing"])
 async def test_closing_what_is_no_batch_is_refused(db, what):
     job_id = await insert(db) if what == "an ordinary job" else 4711
