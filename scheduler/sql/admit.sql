@@ -41,7 +41,10 @@ BEGIN
     RETURN NULL;
   END IF;
   IF NEW.depends_on <> '{}' THEN
-    NEW.depends_on := ARRAY(SELECT DISTINCT p FROM unnest(NEW.depends_on) AS p ORDER BY p);
+    IF NEW.id = ANY (NEW.depends_on) THEN -- by a guess, or of a parent that a failover has lost: its id may be given again
+      PERFORM scheduler.refuse('depends_on', 'must not contain the job itself', 'name jobs that exist');
+    END IF;
+    NEW.depends_on := ARRAY(SELECT DISTINCT p FROM unnest(array_replace(NEW.depends_on, -NEW.id, NEW.id)) AS p ORDER BY p);
     NEW.unmet := scheduler.hold_parents(NEW.id, NEW.depends_on, NEW.on_parent_failure);
   END IF;
 
@@ -67,8 +70,7 @@ BEGIN
     "unmet": "0", "attempt": "0", "failures": "0", "crashes": "0", "rank_at": null, "fence": null, "request": null,
     "worker_id": null, "lease_expires_at": null, "started_at": null, "cancel_requested_at": null, "cancelled_by": null,
     "finished_at": null, "result": null, "error": null}') AS empty(key, value) USING (key)
-  WHERE c.value IS DISTINCT FROM empty.value AND (c.key <> 'unmet' OR p_job.unmet <> 1 OR p_job.id = ANY (p_job.depends_on) IS NOT TRUE)
-  ORDER BY c.key <> 'status', c.key LIMIT 1;
+  WHERE c.value IS DISTINCT FROM empty.value ORDER BY c.key <> 'status', c.key LIMIT 1;
   IF computed IS NOT NULL THEN
     PERFORM scheduler.refuse(computed, 'is not the submitter''s to set',
       format('leave %s out of the INSERT: the scheduler computes it', computed));
@@ -104,8 +106,6 @@ BEGIN
     PERFORM scheduler.refuse('idempotency_key', 'must be at most 500 bytes', 'hash a long key');
   ELSIF octet_length(p_job.unique_key) > 500 THEN
     PERFORM scheduler.refuse('unique_key', 'must be at most 500 bytes', 'hash a long key');
-  ELSIF p_job.unmet = 0 AND p_job.id = ANY (p_job.depends_on) THEN
-    PERFORM scheduler.refuse('depends_on', 'must not contain the job itself', 'leave it out');
   ELSIF p_job.depends_on IS NULL OR array_ndims(p_job.depends_on) > 1
         OR EXISTS (SELECT FROM unnest(p_job.depends_on) AS p WHERE p IS NULL) THEN
     PERFORM scheduler.refuse('depends_on', 'must be a flat array of job ids', 'leave NULL out');

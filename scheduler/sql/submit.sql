@@ -74,7 +74,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- The row that a submission stands for, before the scheduler computes its part. An open batch depends on itself.
+-- The row that a submission stands for, before the scheduler computes its part. An open batch depends on itself, which it says by
+-- its id with a minus: the id itself may stand there for a job that a failover has lost.
 CREATE OR REPLACE FUNCTION scheduler.submitted_row(p_id bigint, p_kind text, p_payload jsonb, p_options jsonb) RETURNS scheduler.jobs
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -114,8 +115,7 @@ BEGIN
   job.payload := p_payload;
   job.run_at := coalesce(job.run_at, scheduler.clock() + (o ->> 'delay')::interval);
   IF (o ->> 'batch')::boolean THEN
-    job.depends_on := job.depends_on || p_id;
-    job.unmet := 1; -- no submitter may write that: this is how admit tells a batch from a job that names itself
+    job.depends_on := job.depends_on || -p_id;
   END IF;
   RETURN job;
 END $$;
