@@ -54,6 +54,8 @@ def _facts(job: Facts, now: datetime) -> Table:
 def _facts_in_words(job: Facts, now: datetime) -> Iterable[tuple[str, str]]:
     if tables.is_undeclared(job):
         yield "waits for", f"a declaration of {job['kind']}: run `scheduler declare`, or a worker that has this kind"
+    if job.get("open_batch"):
+        yield "open_batch", f"until close_batch({job['id']}), or `scheduler cancel {job['id']}`"
     yield "queue", job.get("queue", "-")
     yield "priority", str(tables.priority(job) or "-")
     yield "attempts", str(job["attempt"])
@@ -72,8 +74,8 @@ def _what_is_set(job: Facts) -> Iterable[tuple[str, str]]:
         if job.get(name):
             yield _words(name), str(job[name])
     for name in ("depends_on", "children"):
-        if job[name]:
-            yield _words(name), ", ".join(map(str, job[name]))
+        if others := [other for other in job[name] if other != job["id"]]:  # a batch depends on itself
+            yield _words(name), ", ".join(map(str, others))
     if job["unmet"]:
         yield "parents left", str(job["unmet"])
     if job["metadata"]:

@@ -117,7 +117,7 @@ class Submitting:
         try:
             yield handle
         except BaseException:
-            if connection is None and options.get("idempotency_key") is None:
+            if connection is None and handle.created and options.get("idempotency_key") is None:
                 await self.cancel(handle)
             raise
         await self.close_batch(handle, connection=connection)

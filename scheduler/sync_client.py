@@ -124,7 +124,7 @@ class SyncScheduler:
         try:
             yield handle
         except BaseException:
-            if connection is None and options.get("idempotency_key") is None:
+            if connection is None and handle.created and options.get("idempotency_key") is None:
                 self.cancel(handle)
             raise
         self.close_batch(handle, connection=connection)

@@ -42,8 +42,17 @@ BEGIN
   IF jsonb_path_exists(p_jobs, '$[*].member_of') THEN
     PERFORM scheduler.hold_batch(b.batch, b.member) FROM (
       SELECT DISTINCT (e.job ->> 'member_of')::bigint AS batch, (e.job ->> 'member')::bigint AS member
-      FROM jsonb_array_elements(p_jobs) AS e(job) WHERE e.job ->> 'member_of' IS NOT NULL ORDER BY 1) AS b;
+      FROM jsonb_array_elements(p_jobs) AS e(job) WHERE e.job ->> 'member_of' IS NOT NULL
+        AND NOT scheduler.is_member((e.job ->> 'member_of')::bigint, e.job ->> 'kind', e.job ->> 'idempotency_key') ORDER BY 1) AS b;
   END IF;
+END $$;
+
+-- Whether a key stands for a job that is a member already. An author that runs again finds its batch closed: nothing is added then.
+CREATE OR REPLACE FUNCTION scheduler.is_member(p_batch bigint, p_kind text, p_key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM scheduler.idempotency_keys k JOIN scheduler.dependencies d ON d.parent = k.job_id AND d.child = p_batch
+    WHERE k.kind = p_kind AND k.key = p_key AND k.expires_at > scheduler.clock() AND d.parent <> d.child);
 END $$;
 
 -- Make jobs members of a batch that is held. Those that a key stands for may be members already, or have ended.
@@ -58,13 +67,12 @@ DECLARE
   wrong bigint;
 BEGIN
   PERFORM scheduler.link(p_batch, members, policy);
-  SELECT d.child INTO wrong FROM unnest(members) AS m(id) JOIN scheduler.jobs_active j ON j.id = m.id AND j.unmet > 0
-  JOIN scheduler.dependencies d ON d.child = j.id
-  WHERE NOT d.applied AND (j.id = ANY (older) OR d.parent <> d.child AND NOT EXISTS (
+  SELECT d.child INTO wrong FROM unnest(members) AS m(id) JOIN scheduler.dependencies d ON d.child = m.id
+  WHERE NOT d.applied AND (m.id = ANY (older) OR d.parent <> d.child AND NOT EXISTS (
     SELECT FROM scheduler.dependencies s WHERE s.parent = d.parent AND s.child = p_batch AND s.parent <> p_batch)) LIMIT 1;
   IF wrong IS NOT NULL THEN
     PERFORM scheduler.refuse('member_of', format('would wait for job %s, which waits for others', wrong),
       'a member of a batch may depend on members of the same batch, and on jobs that have completed');
   END IF;
-  UPDATE scheduler.jobs_active j SET unmet = j.unmet + added WHERE j.id = p_batch;
+  UPDATE scheduler.jobs_active j SET unmet = j.unmet + added WHERE j.id = p_batch AND added > 0;
 END $$;

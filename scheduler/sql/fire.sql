@@ -6,15 +6,34 @@
 -- Returns {"fired": jobs, "now", "schedules": [{"id", "version", "mode", "cron", "time_zone", "every": seconds, "starts_at", "next_fire",
 -- "after", "until", "wanted"}]}: `next` is the first time later than both `after` and, once next_fire is known, `until`, to which
 -- times are due; so many of the newest are wanted.
+-- Race: somebody's open transaction may have submitted with the unique_key of a schedule, or for the first time of its kind. After a
+-- tenth of a second all are fired one by one, and only what has to wait is left to a later call.
 -- Locks: schedules by id, then those of their jobs that others may wait for; SKIP LOCKED: what is held is left to the next call.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.fire(p_fires jsonb, p_limit int DEFAULT 200) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  fired CONSTANT int := CASE WHEN p_fires = '[]' THEN 0 ELSE scheduler.fire_all(p_fires) END;
-  moment CONSTANT timestamptz := scheduler.clock();
+  fired int := 0;
+  waited int := 0;
+  moment timestamptz;
+  one jsonb;
 BEGIN
+  IF p_fires <> '[]' THEN
+    BEGIN
+      fired := scheduler.fire_all(p_fires);
+    EXCEPTION WHEN lock_not_available THEN
+      FOR one IN SELECT value FROM jsonb_array_elements(p_fires) ORDER BY random() LOOP
+        BEGIN
+          fired := fired + scheduler.fire_all(jsonb_build_array(one));
+        EXCEPTION WHEN lock_not_available THEN
+          waited := waited + 1;
+          EXIT WHEN waited = 20;
+        END;
+      END LOOP;
+    END;
+  END IF;
+  moment := scheduler.clock();
   RETURN jsonb_build_object('fired', fired, 'now', moment, 'schedules', (SELECT coalesce(jsonb_agg(to_jsonb(c)), '[]') FROM (
       SELECT s.id, s.version, s.mode, s.cron, s.time_zone, extract(epoch FROM s.every)::float8 AS every, s.starts_at, s.next_fire,
         coalesce(s.next_fire, CASE s.mode WHEN 'fixed_delay' THEN -- from the end of the last job; where that is gone, from now
@@ -32,7 +51,7 @@ BEGIN
             AND n.next_fire <= moment + interval '2 s' ORDER BY n.next_fire, n.id LIMIT p_limit))) AS c));
 END $$;
 
-CREATE OR REPLACE FUNCTION scheduler.fire_all(p_fires jsonb) RETURNS int LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION scheduler.fire_all(p_fires jsonb) RETURNS int LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 DECLARE
   grace CONSTANT interval := '1 minute'; -- a fire that is later was missed
   held CONSTANT bigint[] := ARRAY(
@@ -47,19 +66,22 @@ DECLARE
   fired int;
 BEGIN
   PERFORM scheduler.need_read_committed('fire');
-  WITH due AS MATERIALIZED (
+  WITH locked AS MATERIALIZED (
+    SELECT j.schedule_id, count(*) AS jobs FROM unnest(parents) AS p JOIN scheduler.jobs_active j ON j.id = p GROUP BY j.schedule_id),
+  due AS MATERIALIZED (
     SELECT s.id, s.overlap, s.misfire = 'skip' AND is_late AS is_dropped, unfinished, f.next, newest, coalesce(f.times, '{}') AS times,
       s.misfire = 'backfill' AND (cardinality(f.times) > 1 OR is_late) AS is_backlog,
-      coalesce(f.error, CASE WHEN f.next <= greatest(s.next_fire, s.last_fire, newest) OR newest > moment OR f.times[1] < s.next_fire
+      coalesce(f.error, CASE WHEN f.next <= greatest(s.next_fire, s.last_fire, newest) OR f.times[1] < s.next_fire
         THEN 'a worker computed times that do not grow' END) AS error
     FROM jsonb_to_recordset(p_fires) AS f(id bigint, times timestamptz[], next timestamptz, error text)
     JOIN scheduler.schedules s ON s.id = f.id
     CROSS JOIN LATERAL (SELECT max(t) AS newest, max(t) < moment - grace AS is_late FROM unnest(f.times) AS t) AS n
-    CROSS JOIN LATERAL (SELECT ARRAY(SELECT j.id FROM scheduler.jobs_active j WHERE j.schedule_id = s.id) AS unfinished) AS u
-    WHERE s.id = ANY (held) AND (s.next_fire > moment) IS NOT TRUE
-      -- What was computed long ago, by a worker that was halted, is computed anew.
+    CROSS JOIN LATERAL (SELECT CASE s.overlap WHEN 'allow' THEN '{}' ELSE
+      ARRAY(SELECT j.id FROM scheduler.jobs_active j WHERE j.schedule_id = s.id) END AS unfinished) AS u
+    WHERE s.id = ANY (held) AND (greatest(s.next_fire, newest) > moment) IS NOT TRUE
+      -- What was computed long ago, by a worker that was halted, or before the clock went back, is computed anew.
       AND (f.next > moment - grace OR s.next_fire IS NULL OR coalesce(f.next >= s.ends_at, f.next IS NULL))
-      AND (s.overlap = 'allow' OR unfinished <@ parents)),
+      AND cardinality(unfinished) = coalesce((SELECT l.jobs FROM locked l WHERE l.schedule_id = s.id), 0)),
   chosen AS MATERIALIZED (
     SELECT nextval('scheduler.jobs_id_seq') AS job, d.id, c.fire_time FROM due d CROSS JOIN LATERAL (
       SELECT t AS fire_time FROM unnest(d.times) AS t WHERE d.error IS NULL AND NOT d.is_dropped AND (d.overlap = 'allow' OR d.is_backlog

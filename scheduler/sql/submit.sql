@@ -19,7 +19,7 @@ DECLARE
   job scheduler.jobs := scheduler.submitted_row(nextval('scheduler.jobs_id_seq'), p_kind, p_payload, p_options);
   batch CONSTANT bigint := (p_options ->> 'member_of')::bigint;
 BEGIN
-  IF batch IS NOT NULL THEN
+  IF batch IS NOT NULL AND NOT scheduler.is_member(batch, p_kind, job.idempotency_key) THEN
     PERFORM scheduler.hold_batch(batch, (p_options ->> 'member')::bigint);
   END IF;
   IF job.unique_key IS NULL OR p_options ->> 'on_taken' = 'raise' THEN

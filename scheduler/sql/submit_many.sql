@@ -97,12 +97,16 @@ END $$;
 
 -- The options of one entry, in which places are ids. What names itself or a later one names a job that is not there yet.
 CREATE OR REPLACE FUNCTION scheduler.options_of(p_job jsonb, p_ids bigint[]) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE parents jsonb;
 BEGIN
   IF NOT p_job ? 'parents' THEN
     RETURN p_job - '{kind,payload}'::text[];
   END IF;
-  RETURN p_job - '{kind,payload,parents}'::text[] || jsonb_build_object('depends_on', coalesce(p_job -> 'depends_on', '[]')
-    || (SELECT coalesce(jsonb_agg(p_ids[p.place::int + 1]), '[]') FROM jsonb_each_text(p_job -> 'parents') AS p(name, place)));
+  parents := (SELECT coalesce(jsonb_agg(p_ids[p.place::int + 1]), '[]') FROM jsonb_each_text(p_job -> 'parents') AS p(name, place));
+  IF parents @> '[null]' THEN
+    PERFORM scheduler.refuse('parents', 'must be the places of earlier jobs', 'put parents before their children; places count from 0');
+  END IF;
+  RETURN p_job - '{kind,payload,parents}'::text[] || jsonb_build_object('depends_on', coalesce(p_job -> 'depends_on', '[]') || parents);
 END $$;
 
 CREATE OR REPLACE FUNCTION scheduler.name_parents(p_jobs jsonb, p_ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$

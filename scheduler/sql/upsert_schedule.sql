@@ -45,7 +45,9 @@ BEGIN
     jsonb_strip_nulls((SELECT jsonb_object_agg(o, given -> o) FROM unnest('{priority,tenant,unique_key}'::text[]) AS o))));
   new := jsonb_populate_record(NULL::scheduler.schedules, jsonb_build_object('payload', '{}'::jsonb, 'tenant', '', 'time_zone', 'UTC',
     'mode', CASE WHEN given ? 'cron' THEN 'cron' ELSE 'fixed_rate' END, 'jitter', 0, 'overlap', 'skip', 'misfire', 'coalesce',
-    'backfill_limit', 100, 'starts_at', scheduler.clock(), 'paused', false, 'skipped', 0, 'version', 1) || given);
+    'backfill_limit', 100, 'starts_at', coalesce(known.starts_at,
+      least(scheduler.clock(), CASE WHEN p_declared THEN (given ->> 'ends_at')::timestamptz - interval '1 s' END)), -- it may have ended
+    'paused', false, 'skipped', 0, 'version', 1) || given);
   new.every := make_interval(secs => extract(epoch FROM new.every)::float8); -- a day has 24 hours
   new.name := p_name;
   new.id := nextval('scheduler.schedules_id_seq');

@@ -126,6 +126,17 @@ async def test_job_shows_facts_attempts_and_the_newest_traceback(run, submit, db
     assert page.endswith('payload\n{}\n\nresult\n{\n  "n": 1\n}\n')
 
 
+async def test_job_tells_that_a_batch_is_open_and_how_it_ends(run, db):
+    batch = await db.fetchval("SELECT scheduler.submit('k', '{}', '{\"batch\": true}')")
+
+    shown = run("job", str(batch)).out
+    assert f"open_batch    until close_batch({batch}), or `scheduler cancel {batch}`" in shown
+    assert "depends on" not in shown
+
+    await db.execute("SELECT scheduler.close_batch($1)", batch)
+    assert "open_batch" not in run("job", str(batch)).out
+
+
 def test_a_job_that_does_not_exist_exits_1(run):
     for words in (["job", 999], ["job", 999, "--json"]):
         assert vars(run(*words)) == {

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from notes import Note
 
-from scheduler import InvalidJob, JobNotFound, ResultTimeout, Scheduler, Submission
+from scheduler import InvalidJob, JobNotFound, ResultTimeout, Scheduler, Submission, SyncScheduler
 
 SOON = timedelta(seconds=30)
 
@@ -163,6 +163,25 @@ async def test_a_batch_block_that_raises_cancels_the_batch_unless_a_key_lets_it_
             pass
         assert (again.id, again.created) == (batch.id, False)
         assert (await scheduler.job(batch.id)).get("open_batch") is None
+
+
+async def test_a_batch_block_that_raises_leaves_a_job_alone_that_was_there_before(scheduler, dsn):
+    """Its unique_key is another one's: a job that is no batch, or the batch of somebody who still adds to it."""
+    waiting = await scheduler.submit(Note(), unique_key="report", delay=timedelta(hours=1))
+    with pytest.raises(InvalidJob, match="no open batch"):
+        async with scheduler.batch(Note(), unique_key="report") as batch:
+            await scheduler.submit(Note(), member_of=batch)
+    assert (await scheduler.job(waiting.id))["status"] == "DELAYED"
+
+    def again():
+        with SyncScheduler.connect(dsn) as client, client.batch(Note(), unique_key="import"):
+            raise ZeroDivisionError
+
+    async with scheduler.batch(Note(), unique_key="import") as first:
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(again)
+        await scheduler.submit(Note(), member_of=first)
+    assert (await scheduler.job(first.id))["status"] == "BLOCKED"
 
 
 async def test_a_batch_without_await(sync_scheduler):

@@ -410,6 +410,37 @@ async def test_a_member_with_a_taken_key_is_counted_once(db):
     assert (await row(db, batch))["unmet"] == 2
 
 
+@pytest.mark.parametrize("state", ["closed", "its members ended", "ended"])
+@pytest.mark.parametrize("together", [False, True])
+async def test_an_author_that_runs_again_finds_its_members_though_the_batch_is_closed(db, state, together):
+    """It was killed behind its close_batch: with the keys of the first time nothing is left to do."""
+
+    async def author():
+        batch = await open_batch(db, idempotency_key="import-7")
+        options = [{"member_of": batch, "idempotency_key": f"import-7-{n}"} for n in range(3)]
+        if together:
+            members = (await verb(db, "submit_graph", json.dumps([{"kind": "k", **one} for one in options])))["ids"]
+        else:
+            members = [await submit(db, **one) for one in options]
+        return batch, members, await close(db, batch)
+
+    batch, members, closed = await author()
+    assert closed
+    if state != "closed":
+        await run_members(db)
+    if state == "ended":
+        await callback_runs_once(db, batch)
+
+    assert await author() == (batch, members, False)
+    with pytest.raises(asyncpg.CheckViolationError, match="no open batch"):
+        await submit(db, member_of=batch, idempotency_key="import-7-another")
+
+    if state == "closed":
+        await run_members(db)
+    if state != "ended":
+        await callback_runs_once(db, batch)
+
+
 async def test_a_member_that_a_key_finds_completed_is_met(db):
     older = await submit(db, idempotency_key="one")
     await run_members(db)
@@ -437,6 +468,16 @@ async def test_an_older_job_that_waits_for_a_batch_is_refused_as_its_member(db):
 
     with pytest.raises(asyncpg.CheckViolationError, match="member_of would wait for job"):
         await submit(db, member_of=batch, idempotency_key="behind")
+
+
+async def test_an_older_job_that_was_cancelled_while_it_waited_for_the_batch_is_refused_as_its_member(db):
+    """Or, put back by an operator, it and the callback would wait for each other for ever."""
+    batch = await open_batch(db, on_parent_failure="run")
+    child = await submit(db, depends_on=[batch], idempotency_key="one")
+    await cancel(db, child)
+
+    with pytest.raises(asyncpg.CheckViolationError, match=f"member_of would wait for job {child}"):
+        await submit(db, member_of=batch, idempotency_key="one")
 
 
 async def test_a_graph_may_be_the_members_of_a_batch(db):

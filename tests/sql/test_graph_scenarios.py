@@ -1,13 +1,27 @@
 """Graphs as they go wrong elsewhere: cycles that nobody refuses, cascades that reach a job twice."""
 
 import asyncio
+import json
 from collections import Counter
 
 import asyncpg
 import pytest
 from chaos import recorder
 
-from .steps import cancel, claim, end, insert, insert_many, outcome, resolve_all, settle, start, status, until_waiting
+from .steps import (
+    cancel,
+    claim,
+    end,
+    insert,
+    insert_many,
+    outcome,
+    resolve_all,
+    settle,
+    start,
+    status,
+    until_waiting,
+    verb,
+)
 
 CHILDREN = """INSERT INTO scheduler.jobs (kind, depends_on, on_parent_failure)
 SELECT 'k', ARRAY[parent], $2 FROM unnest($1::bigint[]) AS parent RETURNING id"""
@@ -44,6 +58,14 @@ async def test_f19_a_job_that_names_itself_or_a_parent_that_is_none_is_refused_a
     await resolve_all(db, (await end(db, job))["parents"])
 
     assert await status(db, child) == "PENDING"
+
+
+@pytest.mark.parametrize("place", [0, 1, 7, -1])
+async def test_f19_a_node_that_names_itself_or_a_later_one_in_sql_is_refused_and_no_batch_by_mistake(db, place):
+    with pytest.raises(asyncpg.CheckViolationError, match="parents must be the places of earlier jobs"):
+        await verb(db, "submit_graph", json.dumps([{"kind": "k", "parents": {"p": place}}, {"kind": "k"}]))
+
+    assert await db.fetchval("SELECT count(*) FROM scheduler.jobs") == 0
 
 
 async def test_f19_no_edge_can_be_added_to_a_job_that_is_there(db, login):

@@ -140,6 +140,28 @@ async def verb_plain(db, name, *arguments):
     return await db.fetchval(f"SELECT scheduler.{name}({marks})", *arguments)
 
 
+async def test_a_declaration_whose_end_has_come_is_declared_all_the_same_and_fires_no_more(db, clock):
+    """Or a worker whose code still has it could not start."""
+    ended = {"every": 60, "ends_at": (await clock.now() - timedelta(days=1)).isoformat()}
+    assert (await upsert(db, declared=True, **ended))["change"] == "created"
+    with pytest.raises(asyncpg.CheckViolationError, match="ends_at must lie after starts_at"):
+        await upsert(db, "new", **ended)  # a mistake, when somebody makes it now
+
+    assert (await upsert(db, declared=True, **ended, payload={"a": 1}))["change"] == "changed"
+
+    assert (await fire(db), (await call(db)).schedules) == (0, [])
+
+
+async def test_an_edit_of_what_has_ended_keeps_its_start(db, clock):
+    start, end = await clock.now(), await clock.now() + timedelta(hours=1)
+    await upsert(db, every=60, ends_at=end.isoformat())
+    await clock.advance(7200)
+
+    assert (await upsert(db, every=60, ends_at=end.isoformat(), payload={"a": 1}))["change"] == "changed"
+
+    assert (await schedule(db))["starts_at"] == start
+
+
 async def test_a_definition_at_run_time_stays_until_the_declaration_changes(db):
     await upsert(db, declared=True, cron="0 1 * * *")
     await upsert(db, cron="0 5 * * *")
@@ -383,8 +405,23 @@ async def test_f27_nothing_fires_before_its_time_on_the_clock_of_the_database_wh
 
     assert (early.fired, wrong.fired) == (0, 0)
     after = await schedule(db)
-    assert after["error"] == "a worker computed times that do not grow"
+    assert (after["next_fire"], after["error"]) == (row["next_fire"], None)
     assert await fire_times(db) == []
+    assert await fire(db) == 1
+
+
+async def test_f71_a_fire_computed_before_the_clock_went_back_is_computed_anew_and_stops_no_schedule(db, clock):
+    """As when a standby takes over whose host is seconds behind, and a worker sends what it had computed."""
+    await upsert(db, every=1, overlap="allow")
+    await fire(db)
+    await clock.advance(10)
+    ahead = await computed(db)
+    await clock.advance(-2)
+
+    assert (await call(db, ahead)).fired == 0
+    assert (await schedule(db))["error"] is None
+    assert await fire(db) == 1
+    assert await fire_times(db) == [await clock.now()]
 
 
 async def test_a_next_fire_that_does_not_grow_is_refused_whoever_computed_it(db, clock):
@@ -524,6 +561,29 @@ async def test_b42_a_job_that_somebody_holds_keeps_only_the_schedule_waiting_who
     assert await fire(db) == 1
 
     assert [job["status"] for job in await jobs(db, "waits")] == ["PENDING", "BLOCKED"]
+
+
+@pytest.mark.parametrize("submitted", [{"unique_key": "u"}, {"kind": "new"}])
+async def test_b42_an_open_transaction_that_a_fire_would_wait_for_keeps_no_other_schedule_waiting(
+    db, connect, clock, submitted
+):
+    """Somebody has submitted with the key of a schedule, or for the first time of its kind, and has not committed."""
+    await upsert(db, "waits", **MINUTELY, **submitted)
+    for n in range(3):
+        await upsert(db, f"free{n}", **MINUTELY)
+    await fire(db)
+    await clock.advance(60)
+    somebody = await connect()
+
+    async with somebody.transaction():
+        await insert(somebody, **submitted)
+        assert await fire(db) == 3
+        assert await jobs(db, "waits") == []
+    await fire(db)
+
+    made = await jobs(db, "waits")
+    assert len(made) + (await schedule(db, "waits"))["skipped"] == 1
+    assert [len(await jobs(db, f"free{n}")) for n in range(3)] == [1, 1, 1]
 
 
 async def test_what_a_halted_worker_computed_long_ago_is_computed_anew(db, clock):

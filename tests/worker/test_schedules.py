@@ -10,6 +10,7 @@ from witness import until
 
 from scheduler import Schedule, Scheduler, SyncScheduler
 from scheduler.schedules import SCHEDULES
+from worker.duties import FIRES, Firer
 
 KINDS = [recurring_jobs.TellTime, recurring_jobs.TellTimeInThread, recurring_jobs.TellTimeInProcess]
 SECOND = timedelta(seconds=1)
@@ -91,6 +92,26 @@ async def test_a_schedule_that_cannot_be_computed_stops_no_other(db, work, sched
     await completed(db, "good", 2)
 
     assert "no IANA zone" in await db.fetchval("SELECT error FROM scheduler.schedules WHERE name = 'bad'")
+
+
+async def test_after_a_downtime_the_jobs_of_many_backfills_are_made_in_transactions_of_bounded_size(
+    db, clock, scheduler
+):
+    """All at once took longer than a call may take; it was cut off then, and tried again, for ever."""
+    await db.execute('SELECT scheduler.declare(\'[{"kind": "k"}]\')')
+    await db.execute("""SELECT scheduler.upsert_schedule('s' || n, '{"kind": "k", "every": 1, "misfire": "backfill",
+      "backfill_limit": 300}') FROM generate_series(1, 10) AS n""")
+    firer = Firer(scheduler.store, SECOND, lambda: None)
+    await firer.fire()
+    await firer.fire()
+    await clock.advance(3600)
+    made = [0]
+
+    while made[-1] < 3000:
+        await firer.fire()
+        made.append(await db.fetchval("SELECT count(*) FROM scheduler.jobs"))
+
+    assert max(later - before for before, later in itertools.pairwise(made)) <= 2 * FIRES
 
 
 async def test_a_program_makes_steers_and_deletes_schedules_with_and_without_await(db, dsn, scheduler):
