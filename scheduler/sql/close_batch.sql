@@ -24,26 +24,21 @@ BEGIN
   RETURN was_open;
 END $$;
 
--- Hold the batch of a job that is to be its member, if it may still have one.
-CREATE OR REPLACE FUNCTION scheduler.hold_batch(p_batch bigint, p_member bigint) RETURNS void
+-- Hold the batches of jobs that are to be their members, if they may still have some.
+CREATE OR REPLACE FUNCTION scheduler.hold_batches(p_jobs jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+DECLARE one record;
 BEGIN
-  PERFORM FROM scheduler.jobs_active j WHERE j.id = p_batch AND j.unmet > 0 FOR NO KEY UPDATE;
-  IF NOT FOUND OR (SELECT NOT d.ended OR (SELECT NOT m.ended FROM scheduler.dependencies m
-      WHERE m.parent = p_member AND m.child = p_batch AND m.parent <> m.child)
-    FROM scheduler.dependencies d WHERE d.parent = p_batch AND d.child = p_batch) IS NOT TRUE THEN
-    PERFORM scheduler.refuse('member_of', format('names job %s, which is no open batch', p_batch),
-      'add members before close_batch(), or from a member that has not ended');
-  END IF;
-END $$;
-
-CREATE OR REPLACE FUNCTION scheduler.hold_batches(p_jobs jsonb) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  IF jsonb_path_exists(p_jobs, '$[*].member_of') THEN
-    PERFORM scheduler.hold_batch(b.batch, b.member) FROM (
-      SELECT DISTINCT (e.job ->> 'member_of')::bigint AS batch, (e.job ->> 'member')::bigint AS member
-      FROM jsonb_array_elements(p_jobs) AS e(job) WHERE e.job ->> 'member_of' IS NOT NULL ORDER BY 1) AS b;
-  END IF;
+  FOR one IN SELECT DISTINCT (e.job ->> 'member_of')::bigint AS batch, (e.job ->> 'member')::bigint AS member
+      FROM jsonb_array_elements(p_jobs) AS e(job) WHERE e.job ->> 'member_of' IS NOT NULL ORDER BY 1 LOOP
+    PERFORM FROM scheduler.jobs_active j WHERE j.id = one.batch AND j.unmet > 0 FOR NO KEY UPDATE;
+    IF NOT FOUND OR (SELECT NOT d.ended OR (SELECT NOT m.ended FROM scheduler.dependencies m
+        WHERE m.parent = one.member AND m.child = one.batch AND m.parent <> m.child)
+      FROM scheduler.dependencies d WHERE d.parent = one.batch AND d.child = one.batch) IS NOT TRUE THEN
+      PERFORM scheduler.refuse('member_of', format('names job %s, which is no open batch', one.batch),
+        'add members before close_batch(), or from a member that has not ended');
+    END IF;
+  END LOOP;
 END $$;
 
 -- Make jobs members of a batch that is held. Those that a key stands for may be members already, or have ended.
