@@ -33,12 +33,6 @@ class Context:
     the row. `transactions`: what makes them, in a worker.
     """
 
-    __slots__ = (
-        "_cancelled", "_fire_time", "_key", "_metadata", "_parents", "_transactions",
-        "attempt", "completing", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
-        "worker_id",
-    )  # fmt: skip
-
     def __init__(  # noqa: PLR0913 - one value per column it is filled from
         self,
         *,
@@ -138,7 +132,7 @@ class Context:
 
     def to_wire(self) -> dict[str, Any]:
         """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
-        shown = {name: getattr(self, name) for name in self.__slots__ if name[0] != "_" and name != "completing"}
+        shown = {name: value for name, value in vars(self).items() if name[0] != "_" and name != "completing"}
         hidden = {"metadata": self._metadata, "parents": self._parents, "fire_time": self._fire_time}
         return {**shown, "idempotency_key": self._key, **hidden}
 
