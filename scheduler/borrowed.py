@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.errors import InvalidJob
@@ -74,13 +75,12 @@ async def _psycopg_async(connection: Any, query: str, args: tuple[str | int, ...
 
 
 async def _sqlalchemy(given: Any, query: str, args: tuple[str | int, ...]) -> Any:  # noqa: ANN401
-    connection = _of_postgresql(given.connection() if hasattr(given, "get_bind") else given)
-    return connection.execute(*_text(query, args)).fetchall()
+    connection = _of_postgresql(await _now(given.connection()) if hasattr(given, "get_bind") else given)
+    return (await _now(connection.execute(*_text(query, args)))).fetchall()
 
 
-async def _sqlalchemy_async(given: Any, query: str, args: tuple[str | int, ...]) -> Any:  # noqa: ANN401
-    connection = _of_postgresql(await given.connection() if hasattr(given, "get_bind") else given)
-    return (await connection.execute(*_text(query, args))).fetchall()
+async def _now(given: Any) -> Any:  # noqa: ANN401
+    return await given if isawaitable(given) else given
 
 
 def _text(query: str, args: tuple[str | int, ...]) -> tuple[Any, dict[str, str]]:
@@ -146,9 +146,9 @@ _KNOWN: list[tuple[str, str, bool, _Fetch, Callable[[Any], tuple[bool, Callable[
     ("sqlalchemy", "Connection", True, _sqlalchemy, _sqlalchemy_begins),
     ("sqlalchemy.orm", "Session", True, _sqlalchemy, _sqlalchemy_begins),
     ("sqlalchemy.orm", "scoped_session", True, _sqlalchemy, _sqlalchemy_begins),
-    ("sqlalchemy.ext.asyncio", "AsyncConnection", False, _sqlalchemy_async, _sqlalchemy_begins),
-    ("sqlalchemy.ext.asyncio", "AsyncSession", False, _sqlalchemy_async, _sqlalchemy_begins),
-    ("sqlalchemy.ext.asyncio", "async_scoped_session", False, _sqlalchemy_async, _sqlalchemy_begins),
+    ("sqlalchemy.ext.asyncio", "AsyncConnection", False, _sqlalchemy, _sqlalchemy_begins),
+    ("sqlalchemy.ext.asyncio", "AsyncSession", False, _sqlalchemy, _sqlalchemy_begins),
+    ("sqlalchemy.ext.asyncio", "async_scoped_session", False, _sqlalchemy, _sqlalchemy_begins),
     ("django.db.backends.base.base", "BaseDatabaseWrapper", True, _django, _django_begins),
     ("django.utils.connection", "ConnectionProxy", True, _django, _django_begins),
 ]

@@ -44,6 +44,12 @@ class Calls:
     async def _value(self, call: str, *args: object, timeout: float | None = None) -> Any:  # noqa: ANN401, ASYNC109
         return await self._tried(lambda: self._caller.fetchval(call, *args, timeout=timeout))
 
+    async def _read(self, shape: type[T], call: str, *args: object, timeout: float | None = None) -> T:  # noqa: ASYNC109
+        answer = await self._value(call, *args, timeout=timeout)
+        if isinstance(answer, str):
+            return msgspec.json.decode(answer, type=shape)
+        return msgspec.convert(answer, shape)  # the driver of a caller's connection has decoded it
+
     async def _rows(self, call: str, *args: object) -> list[asyncpg.Record]:
         return await self._tried(lambda: self._caller.fetch(call, *args))
 
@@ -64,10 +70,6 @@ class Calls:
 
 def as_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def read(shape: type[T], answer: str) -> T:
-    return msgspec.json.decode(answer, type=shape)
 
 
 def read_facts(answer: str) -> Facts:

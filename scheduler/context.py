@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,12 +33,6 @@ class Context:
     that failed before this one. `completing`: `complete` has been called. `metadata` may be given as the JSON text of
     the row. `transactions`: what makes them, in a worker.
     """
-
-    __slots__ = (
-        "_cancelled", "_fire_time", "_key", "_metadata", "_parents", "_transactions",
-        "attempt", "completing", "failures", "fence", "job_id", "kind", "queue", "tenant", "timeout",
-        "worker_id",
-    )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - one value per column it is filled from
         self,
@@ -70,7 +65,7 @@ class Context:
         self._metadata = metadata
         self._transactions = transactions
         self.completing = False
-        self._parents: str | Parents | None = parents
+        self._parents = parents
         self._fire_time = fire_time
         self._cancelled: threading.Event | None = None
 
@@ -79,22 +74,18 @@ class Context:
         """Name the effect, equal on every attempt: the job's own key, else `scheduler:<job id>`."""
         return self._key if self._key is not None else f"scheduler:{self.job_id}"
 
-    @property
+    @cached_property
     def metadata(self) -> dict[str, Any]:
         """Return the job's tags; the same dict every time."""
-        if isinstance(self._metadata, str):
-            self._metadata = _decode_metadata(self._metadata)
-        return self._metadata
+        return _decode_metadata(self._metadata) if isinstance(self._metadata, str) else self._metadata
 
-    @property
+    @cached_property
     def parents(self) -> Parents:
         """Return how the jobs ended that this one depends on, members of its batch among them: see Parents.
 
         Raises ParentsTooLarge when that is over 1 MB of JSON.
         """
-        if not isinstance(self._parents, Parents):
-            self._parents = read_parents(self.job_id, self._parents)
-        return self._parents
+        return read_parents(self.job_id, self._parents)
 
     @property
     def fire_time(self) -> datetime | None:
@@ -138,7 +129,7 @@ class Context:
 
     def to_wire(self) -> dict[str, Any]:
         """Return what makes an equal context in another process, as JSON values; a cancellation does not cross."""
-        shown = {name: getattr(self, name) for name in self.__slots__ if name[0] != "_" and name != "completing"}
+        shown = {name: value for name, value in vars(self).items() if name[0] != "_" and name != "completing"}
         hidden = {"metadata": self._metadata, "parents": self._parents, "fire_time": self._fire_time}
         return {**shown, "idempotency_key": self._key, **hidden}
 

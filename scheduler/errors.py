@@ -73,15 +73,21 @@ class InvalidSchedule(InvalidJob):
     """A schedule breaks a rule; the message names the field, the rule and the way out."""
 
 
-class JobNotFound(SchedulerError):  # noqa: N818 - reads as what happened
-    """No job has this id."""
+class _OfJob(SchedulerError):  # noqa: N818 - never raised itself
+    words: ClassVar[str]
 
-    def __init__(self, job_id: int) -> None:
-        super().__init__(job_id)
+    def __init__(self, job_id: int, *facts: object) -> None:
+        super().__init__(job_id, *facts)
         self.job_id = job_id
 
     def __str__(self) -> str:
-        return f"job {self.job_id} does not exist"
+        return self.words.format(*self.args)
+
+
+class JobNotFound(_OfJob):
+    """No job has this id."""
+
+    words = "job {} does not exist"
 
 
 class JobEnded(SchedulerError):  # noqa: N818 - reads as what happened
@@ -110,27 +116,14 @@ class JobCancelled(JobEnded):
     """Someone cancelled the job before it completed."""
 
 
-class ResultTimeout(SchedulerError, TimeoutError):  # noqa: N818 - reads as what happened
+class ResultTimeout(_OfJob, TimeoutError):  # noqa: N818 - reads as what happened
     """The job has not ended within `timeout` seconds; it may still run, and can be waited for again."""
+
+    words = "job {} has not ended within {:g} s; it may still run: wait again"
 
     def __init__(self, job_id: int, timeout: float) -> None:
         super().__init__(job_id, timeout)
-        self.job_id = job_id
         self.timeout = timeout
-
-    def __str__(self) -> str:
-        return f"job {self.job_id} has not ended within {self.timeout:g} s; it may still run: wait again"
-
-
-class _OfJob(SchedulerError):  # noqa: N818 - never raised itself
-    words: ClassVar[str]
-
-    def __init__(self, job_id: int) -> None:
-        super().__init__(job_id)
-        self.job_id = job_id
-
-    def __str__(self) -> str:
-        return self.words.format(self.job_id)
 
 
 class WaitsInJob(_OfJob):
@@ -152,16 +145,14 @@ class ParentsTooLarge(_OfJob):
     )
 
 
-class LeaseLost(SchedulerError):  # noqa: N818 - reads as what happened
+class LeaseLost(_OfJob):
     """The job was claimed again, or ended, while this attempt was running; nothing of its transaction is kept."""
+
+    words = "attempt {1} of job {0} no longer owns the job: let the handler end"
 
     def __init__(self, job_id: int, attempt: int) -> None:
         super().__init__(job_id, attempt)
-        self.job_id = job_id
         self.attempt = attempt
-
-    def __str__(self) -> str:
-        return f"attempt {self.attempt} of job {self.job_id} no longer owns the job: let the handler end"
 
 
 class NonRetryableError(Exception):

@@ -7,6 +7,7 @@ Sizes are those of PostgreSQL's text form of jsonb, which has a space after each
 """
 
 import re
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +21,6 @@ RESULT_LIMIT = 65_536  # bytes
 
 _encode = msgspec.json.Encoder().encode
 _check_syntax = msgspec.json.Decoder(msgspec.Raw).decode
-_decoders: dict[type[Job], "msgspec.json.Decoder[Job]"] = {}
 _J = TypeVar("_J", bound=Job)
 
 # What msgspec says without quoting what it was given. Anything else is replaced by words of ours.
@@ -49,14 +49,15 @@ def encode_payload(job: Job) -> bytes:
     return encoded
 
 
+@cache
+def _decoder(cls: type[Job]) -> msgspec.json.Decoder[Job]:
+    return msgspec.json.Decoder(cls)
+
+
 def decode_payload(cls: type[_J], text: str | bytes) -> _J:
     """Return the instance of `cls` that the stored JSON describes; raises InvalidJob and nothing else."""
     try:
-        try:
-            decoder = _decoders[cls]
-        except KeyError:
-            decoder = _decoders[cls] = msgspec.json.Decoder(cls)
-        return decoder.decode(text)  # type: ignore[return-value] # the decoder kept for cls makes instances of cls
+        return _decoder(cls).decode(text)  # type: ignore[return-value] # the decoder kept for cls makes instances of cls
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one row must end that job alone
         raise _unreadable(cls, error) from None
 

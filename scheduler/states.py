@@ -69,18 +69,3 @@ _MOVES: Mapping[str, Mapping[Status, Iterable[Status]]] = {
 TRANSITIONS: Mapping[str, Moves] = MappingProxyType(
     {verb: MappingProxyType({start: frozenset(ends) for start, ends in of.items()}) for verb, of in _MOVES.items()}
 )
-
-
-def transitions_markdown() -> str:
-    """Render TRANSITIONS as a Markdown table, one row per verb and status, statuses in their order of life."""
-    rows = ["| verb | from | to |", "|---|---|---|"]
-    for verb, moves in TRANSITIONS.items():
-        rows += [
-            f"| {verb} | {status} | {', '.join(_in_order(moves[status])) or 'gone'} |" for status in _in_order(moves)
-        ]
-    return "\n".join(rows) + "\n"
-
-
-def _in_order(statuses: Iterable[Status]) -> list[Status]:
-    chosen = set(statuses)
-    return [status for status in Status if status in chosen]

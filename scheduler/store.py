@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from scheduler.answers import (
-    Cancelled,
-    Declared,
-    Missed,
-    Promoted,
-    Pruned,
-    Reaped,
-    Resolved,
-    Retained,
-    RetryLevel,
-    Submitted,
-)  # fmt: skip
-from scheduler.calls import CALL_TIMEOUT, Calls, as_json, read, read_facts
+from scheduler import answers
+from scheduler.calls import CALL_TIMEOUT, Calls, as_json, read_facts
 from scheduler.errors import SchemaMismatch
 from scheduler.graph import Parent  # noqa: TC001 - msgspec reads it
 from scheduler.schedules import Fired, Schedule
@@ -45,23 +34,22 @@ class Store(Calls):
     async def submit(self, kind: str, payload: str, options: str) -> int:
         return int(await self._value("SELECT scheduler.submit($1, $2, $3)", kind, payload, options))
 
-    async def submit_graph(self, jobs: str) -> Submitted:
+    async def submit_graph(self, jobs: str) -> answers.Submitted:
         """Insert jobs in one statement, which on a connection of our own has a second more for each 10 kB."""
         timeout = CALL_TIMEOUT + len(jobs) / 10_000 if self._own else None
-        answer = await self._value("SELECT scheduler.submit_graph($1)", jobs, timeout=timeout)
-        return read(Submitted, answer) if isinstance(answer, str) else msgspec.convert(answer, Submitted)
+        return await self._read(answers.Submitted, "SELECT scheduler.submit_graph($1)", jobs, timeout=timeout)
 
     async def close_batch(self, job_id: int) -> bool:
         return bool(await self._value("SELECT scheduler.close_batch($1)", job_id))
 
     async def parents(self, job_id: int, after: int) -> list[Parent]:
-        return read(_Page, await self._value("SELECT scheduler.parents($1, $2)", job_id, after)).parents
+        return (await self._read(_Page, "SELECT scheduler.parents($1, $2)", job_id, after)).parents
 
     async def outcomes(self, ids: Sequence[int]) -> list[asyncpg.Record]:
         return await self._rows("SELECT * FROM scheduler.outcomes($1)", ids)
 
-    async def cancel(self, ids: Sequence[int]) -> Cancelled:
-        return read(Cancelled, await self._value("SELECT scheduler.cancel($1)", ids))
+    async def cancel(self, ids: Sequence[int]) -> answers.Cancelled:
+        return await self._read(answers.Cancelled, "SELECT scheduler.cancel($1)", ids)
 
     async def job(self, job_id: int) -> Facts | None:
         found = await self._value("SELECT scheduler.job($1)", job_id)
@@ -73,12 +61,14 @@ class Store(Calls):
     async def who_runs(self, kind: str) -> Facts:
         return read_facts(await self._value("SELECT scheduler.who_runs($1)", kind))
 
-    async def declare(self, kinds: Iterable[Facts], queues: Iterable[Facts], *also: Schedule, force: bool) -> Declared:
+    async def declare(
+        self, kinds: Iterable[Facts], queues: Iterable[Facts], *also: Schedule, force: bool
+    ) -> answers.Declared:
         """Declare queues, and each kind in a transaction of its own: submitters may hold the rows of several."""
         call = "SELECT scheduler.declare($1, $2, $3)"
-        whole = read(Declared, await self._value(call, "[]", as_json(list(queues)), force))
+        whole = await self._read(answers.Declared, call, "[]", as_json(list(queues)), force)
         for kind in kinds:
-            answer = read(Declared, await self._value(call, as_json([kind]), "[]", force))
+            answer = await self._read(answers.Declared, call, as_json([kind]), "[]", force)
             whole.changed += answer.changed
             whole.superseded += answer.superseded
         for schedule in also:
@@ -112,11 +102,11 @@ class Store(Calls):
     async def job_ids(self, filters: Facts) -> list[int]:
         return list(await self._value("SELECT scheduler.job_ids($1)", as_json(filters)))
 
-    async def retry(self, ids: Sequence[int]) -> RetryLevel:
-        return read(RetryLevel, await self._value("SELECT scheduler.retry($1)", ids))
+    async def retry(self, ids: Sequence[int]) -> answers.RetryLevel:
+        return await self._read(answers.RetryLevel, "SELECT scheduler.retry($1)", ids)
 
-    async def prune(self, ids: Sequence[int]) -> Pruned:
-        return read(Pruned, await self._value("SELECT scheduler.prune($1)", ids))
+    async def prune(self, ids: Sequence[int]) -> answers.Pruned:
+        return await self._read(answers.Pruned, "SELECT scheduler.prune($1)", ids)
 
     async def pause(
         self,
@@ -176,14 +166,14 @@ class Store(Calls):
     async def claimed_by(self, worker: UUID, request: UUID) -> list[asyncpg.Record]:
         return await self._rows("SELECT * FROM scheduler.claimed_by($1, $2)", worker, request)
 
-    async def renew(self, worker: UUID, ids: Sequence[int], fences: Sequence[int], lease: timedelta) -> Missed:
-        return read(Missed, await self._value("SELECT scheduler.renew($1, $2, $3, $4)", worker, ids, fences, lease))
+    async def renew(self, worker: UUID, ids: Sequence[int], fences: Sequence[int], lease: timedelta) -> answers.Missed:
+        return await self._read(answers.Missed, "SELECT scheduler.renew($1, $2, $3, $4)", worker, ids, fences, lease)
 
-    async def settle(self, worker: UUID, outcomes: Sequence[msgspec.Struct]) -> Missed:
-        return read(Missed, await self._value("SELECT scheduler.settle($1, $2)", worker, as_json(outcomes)))
+    async def settle(self, worker: UUID, outcomes: Sequence[msgspec.Struct]) -> answers.Missed:
+        return await self._read(answers.Missed, "SELECT scheduler.settle($1, $2)", worker, as_json(outcomes))
 
-    async def release(self, worker: UUID, ids: Sequence[int], fences: Sequence[int]) -> Missed:
-        return read(Missed, await self._value("SELECT scheduler.release($1, $2, $3)", worker, ids, fences))
+    async def release(self, worker: UUID, ids: Sequence[int], fences: Sequence[int]) -> answers.Missed:
+        return await self._read(answers.Missed, "SELECT scheduler.release($1, $2, $3)", worker, ids, fences)
 
     async def hold(self, job_id: int, fence: int) -> None:
         await self._value("SELECT scheduler.hold($1, $2)", job_id, fence)
@@ -191,20 +181,20 @@ class Store(Calls):
     async def complete(self, job_id: int, fence: int, result: str) -> None:
         await self._value("SELECT scheduler.complete($1, $2, $3)", job_id, fence, result)
 
-    async def resolve(self, parents: Sequence[int] | None, limit: int) -> Resolved:
-        return read(Resolved, await self._value("SELECT scheduler.resolve($1, $2)", parents, limit))
+    async def resolve(self, parents: Sequence[int] | None, limit: int) -> answers.Resolved:
+        return await self._read(answers.Resolved, "SELECT scheduler.resolve($1, $2)", parents, limit)
 
-    async def reap(self, lease: timedelta, limit: int) -> Reaped:
-        return read(Reaped, await self._value("SELECT scheduler.reap($1, $2)", lease, limit))
+    async def reap(self, lease: timedelta, limit: int) -> answers.Reaped:
+        return await self._read(answers.Reaped, "SELECT scheduler.reap($1, $2)", lease, limit)
 
-    async def promote(self, limit: int) -> Promoted:
-        return read(Promoted, await self._value("SELECT scheduler.promote($1)", limit))
+    async def promote(self, limit: int) -> answers.Promoted:
+        return await self._read(answers.Promoted, "SELECT scheduler.promote($1)", limit)
 
     async def fire(self, fires: Sequence[Facts], limit: int) -> Fired:
-        return read(Fired, await self._value("SELECT scheduler.fire($1, $2)", as_json(fires), limit))
+        return await self._read(Fired, "SELECT scheduler.fire($1, $2)", as_json(fires), limit)
 
-    async def retain(self, limit: int) -> Retained:
-        return read(Retained, await self._value("SELECT scheduler.retain($1)", limit))
+    async def retain(self, limit: int) -> answers.Retained:
+        return await self._read(answers.Retained, "SELECT scheduler.retain($1)", limit)
 
     async def register(self, worker: UUID, facts: Facts) -> None:
         await self._value("SELECT scheduler.register($1, $2)", worker, as_json(facts))

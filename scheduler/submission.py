@@ -13,7 +13,7 @@ from scheduler.graph import JOB, ordered
 from scheduler.payload import encode_json, encode_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from scheduler.job import Job
 
@@ -105,23 +105,17 @@ def encode_graph(nodes: Mapping[str, Job | Submission], options: SubmitOptions) 
             rest[name].options["depends_on"] = [parent for parent in parents if not isinstance(parent, str)]
     names = ordered(named)
     places = {name: place for place, name in enumerate(names)}
-    try:
-        return names, encode_many(
-            (rest[name] for name in names), options, [{p: places[p] for p in named[name]} for name in names]
-        )
-    except InvalidJob as error:
-        raise of_node(error, names) from None
-
-
-def of_node(error: InvalidJob, names: list[str]) -> InvalidJob:
-    """Return the error of a job of submit_many as that of a node."""
-    return InvalidJob(error.field, error.rule, names[error.index] if isinstance(error.index, int) else error.index)
+    graph = [(name, {parent: places[parent] for parent in named[name]}) for name in names]
+    return names, encode_many((rest[name] for name in names), options, graph)
 
 
 def encode_many(
-    jobs: Iterable[Job | Submission], options: SubmitOptions, parents: list[dict[str, int]] | None = None
+    jobs: Iterable[Job | Submission], options: SubmitOptions, graph: Sequence[tuple[str, dict[str, int]]] = ()
 ) -> Json:
-    """Return what the verb `submit_graph` takes; raises InvalidJob, whose `index` tells which job."""
+    """Return what the verb `submit_graph` takes; raises InvalidJob, whose `index` tells which job.
+
+    `graph`: the name of each job, and the places of its parents.
+    """
     texts: list[bytes] = []
     for index, given in enumerate(jobs):
         job = given.job if isinstance(given, Submission) else given
@@ -129,11 +123,11 @@ def encode_many(
         try:
             payload = msgspec.Raw(encode_payload(job))
             entry = {"kind": job.options.kind, "payload": payload, **_checked(own)}
-            if parents and parents[index]:
-                entry["parents"] = parents[index]
+            if graph and graph[index][1]:
+                entry["parents"] = graph[index][1]
             texts.append(msgspec.json.encode(entry))
         except InvalidJob as error:
-            raise InvalidJob(error.field, error.rule, index) from None
+            raise InvalidJob(error.field, error.rule, graph[index][0] if graph else index) from None
     size = sum(map(len, texts))
     if size > _CALL_LIMIT:
         way_out = "submit them in several calls, in one transaction with connection="

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from scheduler.borrowed import Borrowed
 from scheduler.errors import InvalidJob
 from scheduler.store import Store
-from scheduler.submission import JobId, SubmitOptions, encode, encode_graph, encode_many, id_of, of_node
+from scheduler.submission import JobId, SubmitOptions, encode, encode_graph, encode_many, id_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -64,7 +64,8 @@ class Submitting:
             try:
                 return (await self._submitted(encode_many([job], options), connection))[0]
             except InvalidJob as error:
-                raise InvalidJob(error.field, error.rule) from error
+                error.index = None
+                raise
         kind, payload, given = encode(job, options)
         return Handle(self, await self._store(connection).submit(kind, payload, given), created=True)
 
@@ -93,7 +94,8 @@ class Submitting:
         try:
             made = dict(zip(names, await self._submitted(given, connection), strict=True))
         except InvalidJob as error:
-            raise of_node(error, names) from error
+            error.index = names[error.index] if isinstance(error.index, int) else error.index
+            raise
         return {name: made[name] for name in nodes}
 
     async def _submitted(self, jobs: Json, connection: object) -> list[Handle]:

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from scheduler.errors import (
-    ConfigurationError,
-    DatabaseUnavailable,
-    InvalidJob,
-    LeaseLost,
-    SchedulerError,
-    SchemaMismatch,
-)
+from scheduler import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +36,7 @@ def translated(*, own: bool = True) -> Iterator[None]:
     """Raise what a driver raises as an error of ours; `own` tells whose connection it is."""
     try:
         yield
-    except SchedulerError:
+    except errors.SchedulerError:
         raise
     except Exception as error:
         words = _words(error, own=own)
@@ -52,7 +45,7 @@ def translated(*, own: bool = True) -> Iterator[None]:
         raise words from error
 
 
-def _words(error: Exception, *, own: bool) -> SchedulerError | None:
+def _words(error: Exception, *, own: bool) -> errors.SchedulerError | None:
     said = _from_server(error)
     state = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or _fact(said, "sqlstate")
     if state.startswith(("22", "23", "54", _LEASE_LOST)):
@@ -61,13 +54,13 @@ def _words(error: Exception, *, own: bool) -> SchedulerError | None:
         words = (
             f"{_fact(said, 'message', 'primary')}: GRANT scheduler_submitter, scheduler_worker or scheduler_operator"
         )
-        return ConfigurationError(f"{words} to this role")
+        return errors.ConfigurationError(f"{words} to this role")
     if state in _NO_SCHEMA:
-        return SchemaMismatch("the database has no schema of this version: run `scheduler migrate`")
+        return errors.SchemaMismatch("the database has no schema of this version: run `scheduler migrate`")
     if own and (isinstance(error, asyncpg.ClientConfigurationError) or state == _BAD_SETTING):
-        return ConfigurationError(f"the DSN: {error.args[0]}")
+        return errors.ConfigurationError(f"the DSN: {error.args[0]}")
     if own and (isinstance(error, _LOST) or state.startswith(_AWAY)):
-        return DatabaseUnavailable(
+        return errors.DatabaseUnavailable(
             f"PostgreSQL cannot be reached: {str(error) or 'it does not answer'}{_way_out(error, state)}"
         )
     return None
@@ -100,15 +93,15 @@ def _index(said: Any) -> int | None:  # noqa: ANN401
     return int(place) if place.isdigit() and detail == f"jobs[{place}]" else None
 
 
-def _refused(said: Any, state: str) -> InvalidJob | LeaseLost:  # noqa: ANN401
+def _refused(said: Any, state: str) -> errors.InvalidJob | errors.LeaseLost:  # noqa: ANN401
     """Name field and rule: a trigger gives the column and the words, the name of a constraint says both."""
     message, column, hint = _fact(said, "message", "primary"), _fact(said, "column_name"), _fact(said, "hint")
     message = message or str(said)  # of the driver itself
     if state == _LEASE_LOST:  # attempt 1 of job 2 ...
-        return LeaseLost(*map(int, reversed(re.findall(r"\d+", message))))
+        return errors.LeaseLost(*map(int, reversed(re.findall(r"\d+", message))))
     if not state.startswith("23"):
-        return InvalidJob("job", f"cannot be stored by PostgreSQL: {message}", _index(said))
+        return errors.InvalidJob("job", f"cannot be stored by PostgreSQL: {message}", _index(said))
     if column and hint:
-        return InvalidJob(column, f"{message.removeprefix(f'{column} ')}: {hint}", _index(said))
+        return errors.InvalidJob(column, f"{message.removeprefix(f'{column} ')}: {hint}", _index(said))
     field, _, rule = (_fact(said, "constraint_name") or column or "job").partition(" ")
-    return InvalidJob(field, rule or "breaks a constraint", _index(said))
+    return errors.InvalidJob(field, rule or "breaks a constraint", _index(said))

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scheduler.errors import (
-    DatabaseUnavailable,
-    JobCancelled,
-    JobEnded,
-    JobFailed,
-    JobNotFound,
-    JobTimedOut,
-    ResultTimeout,
-    SchedulerError,
-)
+from scheduler import errors
 from scheduler.graph import refuse_to_wait
 from scheduler.states import FINISHED, Status
 
@@ -31,31 +22,11 @@ if TYPE_CHECKING:
 
 FIRST = 0.02  # seconds
 LONGEST = 0.5
-_ERRORS: dict[str, type[JobEnded]] = {
-    Status.FAILED: JobFailed,
-    Status.TIMED_OUT: JobTimedOut,
-    Status.CANCELLED: JobCancelled,
+_ERRORS: dict[str, type[errors.JobEnded]] = {
+    Status.FAILED: errors.JobFailed,
+    Status.TIMED_OUT: errors.JobTimedOut,
+    Status.CANCELLED: errors.JobCancelled,
 }
-
-
-class _Awaited:
-    """One job, and how many wait for it."""
-
-    __slots__ = ("future", "waiters")
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to see it
-        self.waiters = 0
-
-
-def _status(future: asyncio.Future[Any]) -> Status:
-    error = future.exception()
-    if error is None:
-        return Status.COMPLETED
-    if not isinstance(error, JobEnded):
-        raise error
-    return Status(error.status)
 
 
 class Waiting:
@@ -63,85 +34,77 @@ class Waiting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._awaited: dict[int, _Awaited] = {}
+        # By whoever waits: for each job of theirs the row of `outcomes` that is to come.
+        self._awaited: dict[object, dict[int, asyncio.Future[Any]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._pause = FIRST
 
     async def result(self, job_id: int, timeout: timedelta | None) -> Any:  # noqa: ANN401, ASYNC109 - see Handle.result
         """Return the result of a job once it has completed; see Handle.result for the errors."""
-        (future,) = await self._ended([job_id], timeout)
-        return future.result()
+        (row,) = await self._ended([job_id], timeout)
+        if row["status"] != Status.COMPLETED:
+            raise _ERRORS[row["status"]](job_id, row["status"], row["error"])
+        try:
+            return None if row["result"] is None else msgspec.json.decode(row["result"])
+        except Exception as error:  # a number too long for Python, say
+            raise errors.SchedulerError(f"the result of job {job_id} cannot be read: {type(error).__name__}") from error
 
     async def ended(self, job_ids: Iterable[int], timeout: timedelta | None) -> dict[int, Status]:  # noqa: ASYNC109
         """Return how jobs ended, once all have; see Scheduler.wait."""
-        ids = list(dict.fromkeys(job_ids))
-        futures = await self._ended(ids, timeout)
-        return dict(zip(ids, map(_status, futures), strict=True))
+        return {row["id"]: Status(row["status"]) for row in await self._ended(job_ids, timeout)}
 
-    async def _ended(self, job_ids: list[int], timeout: timedelta | None) -> list[asyncio.Future[Any]]:  # noqa: ASYNC109
+    async def _ended(self, job_ids: Iterable[int], timeout: timedelta | None) -> list[Any]:  # noqa: ASYNC109
         refuse_to_wait()
-        for job_id in job_ids:
-            if job_id not in self._awaited:
-                self._awaited[job_id] = _Awaited()
-            self._awaited[job_id].waiters += 1
-        all_awaited = [self._awaited[job_id] for job_id in job_ids]
-        futures = [awaited.future for awaited in all_awaited]
+        loop, waiter = asyncio.get_running_loop(), object()
+        futures = self._awaited[waiter] = {job_id: loop.create_future() for job_id in job_ids}
         self._pause = FIRST
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
+        seconds = None if timeout is None else timeout.total_seconds()
         try:
-            seconds = None if timeout is None else timeout.total_seconds()
-            if futures:
-                await asyncio.wait(futures, timeout=seconds)
-            for job_id, future in zip(job_ids, futures, strict=True):
-                if not future.done():
-                    raise ResultTimeout(job_id, seconds or 0)
-            return futures
+            async with asyncio.timeout(seconds):
+                return await asyncio.gather(*futures.values())
+        except TimeoutError:
+            missed = [job_id for job_id, future in futures.items() if future.cancelled()]
+            if missed:
+                raise errors.ResultTimeout(missed[0], seconds or 0) from None
+            return [future.result() for future in futures.values()]  # the last one ended at that moment
         finally:
-            for job_id, awaited in zip(job_ids, all_awaited, strict=True):
-                awaited.waiters -= 1
-                if not awaited.waiters and self._awaited.get(job_id) is awaited:
-                    del self._awaited[job_id]
+            del self._awaited[waiter]
 
-    async def close(self, error: SchedulerError) -> None:
+    async def close(self, error: errors.SchedulerError) -> None:
         """Stop asking; whoever waits gets `error`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._fail(list(self._awaited), error)
+        self._fail(error)
+
+    def _open(self) -> list[tuple[int, asyncio.Future[Any]]]:
+        return [found for futures in self._awaited.values() for found in futures.items() if not found[1].done()]
 
     async def _ask(self) -> None:
-        while self._awaited:
-            asked = list(self._awaited)
+        while asked := self._open():
             try:
-                self._tell(asked, {row["id"]: row for row in await self._store.outcomes(asked)})
-            except DatabaseUnavailable:
+                found = {row["id"]: row for row in await self._store.outcomes(list({job_id for job_id, _ in asked}))}
+            except errors.DatabaseUnavailable:
                 self._pause = LONGEST  # a result is not lost while the database is away
             except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
-                self._fail(asked, error)
-            if self._awaited:
+                self._fail(error)
+            else:
+                self._tell(asked, found)
+            if self._open():
                 await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 1.5, LONGEST)
 
-    def _tell(self, asked: list[int], found: dict[int, Any]) -> None:
-        for job_id in asked:
+    def _tell(self, asked: list[tuple[int, asyncio.Future[Any]]], found: dict[int, Any]) -> None:
+        for job_id, future in asked:
+            if future.done():  # whoever waited has gone
+                continue
             if job_id not in found:
-                self._fail([job_id], JobNotFound(job_id))
-            elif found[job_id]["status"] in FINISHED and (awaited := self._awaited.pop(job_id, None)):
-                try:
-                    self._end(awaited.future, found[job_id])
-                except Exception as error:  # noqa: BLE001 - a number too long for Python, say: nobody else's trouble
-                    words = f"the result of job {job_id} cannot be read: {type(error).__name__}"
-                    awaited.future.set_exception(SchedulerError(words))
+                future.set_exception(errors.JobNotFound(job_id))
+            elif found[job_id]["status"] in FINISHED:
+                future.set_result(found[job_id])
 
-    def _fail(self, job_ids: list[int], error: Exception) -> None:
-        for job_id in job_ids:
-            if awaited := self._awaited.pop(job_id, None):
-                awaited.future.set_exception(error)
-
-    @staticmethod
-    def _end(future: asyncio.Future[Any], row: Any) -> None:  # noqa: ANN401 - a row of outcomes
-        if row["status"] == Status.COMPLETED:
-            future.set_result(None if row["result"] is None else msgspec.json.decode(row["result"]))
-        else:
-            future.set_exception(_ERRORS[row["status"]](row["id"], row["status"], row["error"]))
+    def _fail(self, error: Exception) -> None:
+        for _, future in self._open():
+            future.set_exception(error)

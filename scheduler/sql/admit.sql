@@ -121,8 +121,7 @@ BEGIN
   PERFORM FROM scheduler.kinds k WHERE k.kind = p_kind FOR KEY SHARE;
 END $$;
 
--- The strategies of a queue differ in one number: aging ranks by time with 10 s per level of priority, fifo with 0, strict
--- with ten years. All waiting jobs age alike, so their order never changes and an index serves it.
+-- The strategies of a queue differ in one number: aging ranks by time with 10 s per level of priority, fifo 0, strict ten years.
 CREATE OR REPLACE FUNCTION scheduler.rank(p_since timestamptz, p_priority smallint, p_step interval) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$
   SELECT p_since - make_interval(secs => coalesce(p_priority, 1) * extract(epoch FROM coalesce(p_step, '10 s'))::float8)

@@ -14,7 +14,6 @@
 -- such job: the death of a worker ends one job at most, and what died with it again and again is told apart from it.
 --
 -- Locks FOR NO KEY UPDATE SKIP LOCKED in a CTE: two claims never wait for each other, and no plan takes more than slots.
--- Refused outside READ COMMITTED: a later statement here must see what an earlier one of somebody else committed.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.claim(
   p_worker uuid, p_request uuid, p_queues text[], p_kinds text[], p_slots int, p_lease interval)

@@ -24,27 +24,22 @@ BEGIN
   RETURN was_open;
 END $$;
 
--- Hold the batch of a job that is to be its member, if it may still have one.
-CREATE OR REPLACE FUNCTION scheduler.hold_batch(p_batch bigint, p_member bigint) RETURNS void
+-- Hold the batches of jobs that are to be their members, if they may still have some.
+CREATE OR REPLACE FUNCTION scheduler.hold_batches(p_jobs jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off AS $$
+DECLARE one record;
 BEGIN
-  PERFORM FROM scheduler.jobs_active j WHERE j.id = p_batch AND j.unmet > 0 FOR NO KEY UPDATE;
-  IF NOT FOUND OR (SELECT NOT d.ended OR (SELECT NOT m.ended FROM scheduler.dependencies m
-      WHERE m.parent = p_member AND m.child = p_batch AND m.parent <> m.child)
-    FROM scheduler.dependencies d WHERE d.parent = p_batch AND d.child = p_batch) IS NOT TRUE THEN
-    PERFORM scheduler.refuse('member_of', format('names job %s, which is no open batch', p_batch),
-      'add members before close_batch(), or from a member that has not ended');
-  END IF;
-END $$;
-
-CREATE OR REPLACE FUNCTION scheduler.hold_batches(p_jobs jsonb) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  IF jsonb_path_exists(p_jobs, '$[*].member_of') THEN
-    PERFORM scheduler.hold_batch(b.batch, b.member) FROM (
-      SELECT DISTINCT (e.job ->> 'member_of')::bigint AS batch, (e.job ->> 'member')::bigint AS member
+  FOR one IN SELECT DISTINCT (e.job ->> 'member_of')::bigint AS batch, (e.job ->> 'member')::bigint AS member
       FROM jsonb_array_elements(p_jobs) AS e(job) WHERE e.job ->> 'member_of' IS NOT NULL
-        AND NOT scheduler.is_member((e.job ->> 'member_of')::bigint, e.job ->> 'kind', e.job ->> 'idempotency_key') ORDER BY 1) AS b;
-  END IF;
+        AND NOT scheduler.is_member((e.job ->> 'member_of')::bigint, e.job ->> 'kind', e.job ->> 'idempotency_key') ORDER BY 1 LOOP
+    PERFORM FROM scheduler.jobs_active j WHERE j.id = one.batch AND j.unmet > 0 FOR NO KEY UPDATE;
+    IF NOT FOUND OR (SELECT NOT d.ended OR (SELECT NOT m.ended FROM scheduler.dependencies m
+        WHERE m.parent = one.member AND m.child = one.batch AND m.parent <> m.child)
+      FROM scheduler.dependencies d WHERE d.parent = one.batch AND d.child = one.batch) IS NOT TRUE THEN
+      PERFORM scheduler.refuse('member_of', format('names job %s, which is no open batch', one.batch),
+        'add members before close_batch(), or from a member that has not ended');
+    END IF;
+  END LOOP;
 END $$;
 
 -- Whether a key stands for a job that is a member already. An author that runs again finds its batch closed: nothing is added then.

@@ -33,15 +33,11 @@ CREATE OR REPLACE FUNCTION scheduler.declare_kind(p_kind jsonb, p_force boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
   known scheduler.kinds;
-  unknown text;
   o jsonb;
 BEGIN
-  p_kind := jsonb_strip_nulls(p_kind);
-  SELECT k INTO unknown FROM jsonb_object_keys(p_kind - ARRAY['kind', 'queue', 'priority', 'max_attempts', 'max_crashes', 'timeout',
-    'retry_base', 'retry_cap', 'retry_jitter', 'executor', 'idempotency_window']) AS k LIMIT 1;
-  IF unknown IS NOT NULL THEN
-    PERFORM scheduler.refuse(unknown, 'is no option of a kind', 'see the header of scheduler/sql/declare.sql');
-  END IF;
+  p_kind := scheduler.read_options(p_kind, '{"kind": "string", "queue": "string", "priority": "number", "max_attempts": "number",
+    "max_crashes": "number", "timeout": "number", "retry_base": "number", "retry_cap": "number", "retry_jitter": "boolean",
+    "executor": "string", "idempotency_window": "number"}', 'option of a kind');
   IF EXISTS (SELECT FROM scheduler.kinds k WHERE k.kind = p_kind ->> 'kind' AND k.declared -> 0 = p_kind) THEN
     RETURN 'same'; -- nearly always: no lock
   END IF;

@@ -32,17 +32,10 @@ SET enable_seqscan = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
   moment timestamptz := scheduler.clock();
   statuses scheduler.job_status[];
-  wrong record;
 BEGIN
-  SELECT given.key, known.type INTO wrong FROM jsonb_each(p_filters) AS given LEFT JOIN jsonb_each_text('{"status": "array",
-    "kind": "string", "queue": "string", "tenant": "string", "error": "string", "older_than": "number", "newer_than": "number",
-    "before": "number", "limit": "number"}') AS known(key, type) USING (key)
-  WHERE known.type IS NULL OR jsonb_typeof(given.value) NOT IN (known.type, 'null') ORDER BY given.key LIMIT 1;
-  IF FOUND THEN
-    PERFORM scheduler.refuse(wrong.key, coalesce('must be a JSON ' || wrong.type, 'is no filter'),
-      'filters are status, kind, queue, tenant, error, older_than, newer_than, before and limit');
-  END IF;
-  statuses := (SELECT array_agg(s::scheduler.job_status) FROM jsonb_array_elements_text(nullif(p_filters -> 'status', 'null')) AS s);
+  p_filters := scheduler.read_options(p_filters, '{"status": "array", "kind": "string", "queue": "string", "tenant": "string",
+    "error": "string", "older_than": "number", "newer_than": "number", "before": "number", "limit": "number"}', 'filter');
+  statuses := (SELECT array_agg(s::scheduler.job_status) FROM jsonb_array_elements_text(p_filters -> 'status') AS s);
   RETURN QUERY
     SELECT j.id, j.status FROM scheduler.jobs j
     WHERE (statuses IS NULL OR j.status = ANY (statuses))

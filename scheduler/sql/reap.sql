@@ -3,9 +3,8 @@
 -- "outcome", "duration", "error_type", "error"}]}: where each went, and how its attempt ended, after how many seconds.
 -- Does nothing until one lease after the server started or the epoch changed: while the database was away nobody could
 -- renew, and an outage is nobody's crash.
--- Race: a renewal or a settlement may be under way. The guard stands in the locking statement, which sees the row as it is
--- now (deciding from an earlier read reset live jobs 40 times of 40). Locks FOR UPDATE SKIP LOCKED, in any order, for it never
--- waits; the limit counts what was locked, so that a page of jobs that others hold hides none behind it.
+-- Race: a renewal or a settlement may be under way; the guard stands in the locking statement. Locks FOR UPDATE SKIP LOCKED, in
+-- any order; the limit counts what was locked, so that a page of jobs that others hold hides none behind it.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.reap(p_lease interval, p_limit int DEFAULT 1000) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off

@@ -6,9 +6,7 @@
 -- became: the status of what did not simply become COMPLETED.
 -- Fenced. An outcome sent again after its reply was lost is not reported lost when it is what stands recorded; nor is any
 -- outcome of an attempt that completed in a transaction of its own (see complete): it changes nothing, and became COMPLETED.
--- Locks FOR UPDATE SKIP LOCKED, ids ascending. worker_id is set exactly while RUNNING, so the guard does not name the status:
--- naming it lets the planner walk all RUNNING jobs instead of looking the ids up (100 x 100 comparisons a call). A delay
--- given by the handler is only ever stretched by jitter.
+-- Locks FOR UPDATE SKIP LOCKED, ids ascending. A delay given by the handler is only ever stretched by jitter.
 -- callers: worker
 CREATE OR REPLACE FUNCTION scheduler.settle(p_worker uuid, p_outcomes jsonb) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off

@@ -19,8 +19,8 @@ DECLARE
   job scheduler.jobs := scheduler.submitted_row(nextval('scheduler.jobs_id_seq'), p_kind, p_payload, p_options);
   batch CONSTANT bigint := (p_options ->> 'member_of')::bigint;
 BEGIN
-  IF batch IS NOT NULL AND NOT scheduler.is_member(batch, p_kind, job.idempotency_key) THEN
-    PERFORM scheduler.hold_batch(batch, (p_options ->> 'member')::bigint);
+  IF batch IS NOT NULL THEN
+    PERFORM scheduler.hold_batches(jsonb_build_array(p_options || jsonb_build_object('kind', p_kind)));
   END IF;
   IF job.unique_key IS NULL OR p_options ->> 'on_taken' = 'raise' THEN
     INSERT INTO scheduler.jobs OVERRIDING SYSTEM VALUE VALUES (job.*) RETURNING jobs.id INTO id;
@@ -79,28 +79,20 @@ END $$;
 CREATE OR REPLACE FUNCTION scheduler.submitted_row(p_id bigint, p_kind text, p_payload jsonb, p_options jsonb) RETURNS scheduler.jobs
 LANGUAGE plpgsql AS $$
 DECLARE
-  types CONSTANT jsonb := '{"queue": "string", "priority": "number", "tenant": "string", "run_at": "string", "delay": "string",
+  types CONSTANT jsonb := '{"queue": "string", "priority": "number", "tenant": "string", "run_at": "instant", "delay": "string",
     "depends_on": "array", "on_parent_failure": "string", "idempotency_key": "string", "unique_key": "string",
     "max_attempts": "number", "max_crashes": "number", "timeout": "string", "retry_base": "string", "retry_cap": "string",
     "retry_jitter": "boolean", "metadata": "object", "on_taken": "string", "batch": "boolean", "member_of": "number",
     "member": "number"}';
   o jsonb := '{}';
   job scheduler.jobs;
-  wrong text;
 BEGIN
   IF p_options <> '{}' THEN
-    SELECT coalesce(jsonb_object_agg(g.key, g.value) FILTER (WHERE g.value <> 'null'), '{}'),
-      min(g.key) FILTER (WHERE NOT types ? g.key OR jsonb_typeof(g.value) NOT IN (types ->> g.key, 'null'))
-    INTO o, wrong FROM jsonb_each(p_options) AS g;
-    IF wrong IS NOT NULL THEN
-      PERFORM scheduler.refuse(wrong, coalesce('must be a JSON ' || (types ->> wrong), 'is no option of submit'),
-        'options are the columns of scheduler.jobs that a submitter may set, and delay; times and durations are strings');
-    ELSIF o ? 'delay' AND o ? 'run_at' THEN
+    o := scheduler.read_options(p_options, types, 'option of submit');
+    IF o ? 'delay' AND o ? 'run_at' THEN
       PERFORM scheduler.refuse('delay', 'contradicts run_at', 'give one of the two');
     ELSIF (o ->> 'delay')::interval < '0' THEN
       PERFORM scheduler.refuse('delay', 'must not be negative', 'leave it out to run the job now');
-    ELSIF o ->> 'run_at' !~ '\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|UTC|GMT|[A-Z][A-Za-z]+/[A-Za-z_/-]+|[+-]\d\d(:?\d\d){0,2})$' THEN
-      PERFORM scheduler.refuse('run_at', 'must have a time and a time zone', 'as in 2030-01-31 12:00:00+00');
     ELSIF o ->> 'on_taken' NOT IN ('keep', 'replace', 'raise') THEN
       PERFORM scheduler.refuse('on_taken', 'must be keep, replace or raise', 'leave it out for keep');
     ELSIF o ? 'on_taken' AND NOT o ? 'unique_key' THEN

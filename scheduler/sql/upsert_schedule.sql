@@ -12,33 +12,19 @@ CREATE OR REPLACE FUNCTION scheduler.upsert_schedule(
 RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   state CONSTANT text[] := '{id,paused,next_fire,last_fire,last_job,skipped,version,declared,error}';
-  untimed CONSTANT text[] := '{payload,kind,tenant,priority,unique_key,overlap,misfire,backfill_limit,jitter,ends_at}';
   types CONSTANT jsonb := '{"kind": "string", "payload": "object", "cron": "string", "time_zone": "string", "every": "number or string",
     "mode": "string", "overlap": "string", "misfire": "string", "backfill_limit": "number", "jitter": "number or string",
-    "starts_at": "string", "ends_at": "string", "priority": "number", "tenant": "string", "unique_key": "string"}';
+    "starts_at": "instant", "ends_at": "instant", "priority": "number", "tenant": "string", "unique_key": "string"}';
   given jsonb;
-  wrong text;
   known scheduler.schedules;
   new scheduler.schedules;
-  old_facts jsonb;
-  new_facts jsonb;
 BEGIN
   SELECT * INTO known FROM scheduler.schedules s WHERE s.name = p_name;
   IF p_declared AND p_definition = known.declared -> 0 THEN -- nearly always: no lock
     RETURN jsonb_build_object('id', known.id, 'version', known.version, 'change', 'same');
   END IF;
-  SELECT coalesce(jsonb_object_agg(g.key, g.value) FILTER (WHERE g.value <> 'null'), '{}'),
-    min(g.key) FILTER (WHERE NOT types ? g.key OR g.value <> 'null' AND strpos(types ->> g.key, jsonb_typeof(g.value)) = 0)
-  INTO given, wrong FROM jsonb_each(p_definition) AS g;
-  IF wrong IS NOT NULL THEN
-    PERFORM scheduler.refuse(wrong, coalesce('must be a JSON ' || (types ->> wrong), 'is no option of a schedule'),
-      'see the header of scheduler/sql/upsert_schedule.sql');
-  END IF;
-  SELECT g.key INTO wrong FROM jsonb_each_text(given) AS g
-  WHERE g.key IN ('starts_at', 'ends_at') AND g.value !~ '\d ?([Zz]|[+-]\d\d(:?\d\d){0,2})$' ORDER BY 1 LIMIT 1;
-  IF wrong IS NOT NULL THEN
-    PERFORM scheduler.refuse(wrong, 'must have a time and a time zone', 'as in 2030-01-31 12:00:00+00');
-  ELSIF extract(month FROM (given ->> 'every')::interval) <> 0 OR extract(year FROM (given ->> 'every')::interval) <> 0 THEN
+  given := scheduler.read_options(p_definition, types, 'option of a schedule');
+  IF extract(month FROM (given ->> 'every')::interval) <> 0 OR extract(year FROM (given ->> 'every')::interval) <> 0 THEN
     PERFORM scheduler.refuse('every', 'must not count months', 'use cron, as in 0 0 1 * *');
   END IF;
   PERFORM scheduler.check_submitted(scheduler.submitted_row(0, given ->> 'kind', coalesce(given -> 'payload', '{}'),
@@ -64,16 +50,15 @@ BEGIN
   IF NOT given ? 'starts_at' THEN
     new.starts_at := known.starts_at;
   END IF;
-  old_facts := to_jsonb(known) - state;
-  new_facts := to_jsonb(new) - state;
   UPDATE scheduler.schedules s
   SET declared = CASE WHEN p_declared THEN scheduler.newest_first(p_definition, s.declared) ELSE s.declared END,
     kind = new.kind, payload = new.payload, tenant = new.tenant, priority = new.priority, unique_key = new.unique_key,
     mode = new.mode, cron = new.cron, time_zone = new.time_zone, every = new.every, starts_at = new.starts_at,
     ends_at = new.ends_at, jitter = new.jitter, overlap = new.overlap, misfire = new.misfire,
     backfill_limit = new.backfill_limit, error = NULL,
-    next_fire = CASE WHEN old_facts - untimed = new_facts - untimed THEN s.next_fire END,
-    version = s.version + CASE WHEN old_facts = new_facts AND s.error IS NULL THEN 0 ELSE 1 END
+    next_fire = CASE WHEN ROW(s.mode, s.cron, s.time_zone, s.every, s.starts_at)
+      IS NOT DISTINCT FROM ROW(new.mode, new.cron, new.time_zone, new.every, new.starts_at) THEN s.next_fire END,
+    version = s.version + CASE WHEN to_jsonb(known) - state = to_jsonb(new) - state AND s.error IS NULL THEN 0 ELSE 1 END
   WHERE s.id = known.id RETURNING s.* INTO new;
   RETURN jsonb_build_object('id', new.id, 'version', new.version,
     'change', CASE WHEN new.version = known.version THEN 'same' ELSE 'changed' END);

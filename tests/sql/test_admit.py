@@ -168,7 +168,7 @@ async def test_submit_refuses_an_option_that_does_not_exist(db, option):
 
 async def test_submit_refuses_both_a_delay_and_a_time(db):
     with pytest.raises(asyncpg.CheckViolationError, match="delay contradicts run_at"):
-        await submit(db, delay="5 s", run_at="2030-01-01")
+        await submit(db, delay="5 s", run_at="2030-01-01 00:00Z")
 
 
 async def test_submit_writes_what_an_insert_would(db, clock):

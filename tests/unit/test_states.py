@@ -2,22 +2,13 @@
 
 import pytest
 
-from scheduler.states import ACTIVE, FINISHED, TRANSITIONS, WAITING, Outcome, Status, transitions_markdown
+from scheduler.states import ACTIVE, FINISHED, TRANSITIONS, WAITING, Outcome, Status
 
 ENDS_OF_AN_ATTEMPT = ["settle_failed", "settle_timed_out", "settle_snoozed", "settle_cancelled", "release", "reap"]
 
 
 def targets(status):
     return {target for moves in TRANSITIONS.values() for target in moves.get(status, ())}
-
-
-def read_markdown(text):
-    table = {}
-    for line in text.splitlines()[2:]:
-        verb, status, to = (cell.strip() for cell in line.strip("|").split("|"))
-        names = () if to == "gone" else to.split(", ")
-        table.setdefault(verb, {})[Status(status)] = frozenset(Status(name) for name in names)
-    return table
 
 
 def test_every_status_is_either_waiting_running_or_finished():
@@ -71,11 +62,3 @@ def test_the_table_cannot_be_changed_at_run_time():
         TRANSITIONS["claim"] = {}
     with pytest.raises(TypeError):
         TRANSITIONS["claim"][Status.FAILED] = frozenset()
-
-
-def test_the_markdown_table_says_what_the_table_says():
-    assert read_markdown(transitions_markdown()) == TRANSITIONS
-
-
-def test_the_markdown_table_lists_statuses_in_their_order_of_life():
-    assert "| resolve | BLOCKED | DELAYED, PENDING, CANCELLED |\n" in transitions_markdown()

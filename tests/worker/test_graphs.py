@@ -90,7 +90,7 @@ async def test_jobs_that_wait_for_a_job_are_refused_where_all_slots_would_wait_f
 async def db_without_retries(scheduler, handles):
     """Each fails in its first attempt: nobody waits for the backoff."""
     call = "UPDATE scheduler.jobs_active SET max_attempts = 1 WHERE id = ANY ($1)"
-    await scheduler.store._caller.execute(call, [handle.id for handle in handles])
+    await scheduler.store._caller.fetch(call, [handle.id for handle in handles])
 
 
 async def test_a_batch_that_fans_out_from_its_members_runs_its_callback_once_after_them_all(scheduler, work, db, dsn):
