@@ -8,7 +8,7 @@ from worker.settler import Settler
 
 ROW = {
     "id": 1, "kind": "k", "queue": "q", "tenant": "", "attempt": 1, "failures": 0, "fence": 1, "timeout": 1.0,
-    "idempotency_key": None, "metadata": None, "parents": None, "payload": "{}",
+    "idempotency_key": None, "metadata": None, "fire_time": None, "parents": None, "payload": "{}",
 }  # fmt: skip
 
 
