@@ -22,7 +22,7 @@ class NoThreads:
 async def test_a_job_that_cannot_be_started_fails_alone_and_the_next_row_is_begun():
     leases = Leases()
     outbox = Settler(None, uuid4(), leases, lambda _: None, lambda: None)
-    running = Running("w", {}, leases, outbox, lambda: None)
+    running = Running("w", {}, leases, outbox)
 
     for job_id in (1, 2):
         running.begin(NoThreads(), {**ROW, "id": job_id}, 0.0)
