@@ -11,15 +11,14 @@ import functools
 import inspect
 import signal
 import sys
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from scheduler import arguments
 from scheduler.admin import BATCH
-from scheduler.commands import as_json, on_database, print_json, say
+from scheduler.commands import as_json, on_database, print_json, say, table
 from scheduler.errors import SchedulerError
 from scheduler.states import FINISHED, Status
 
@@ -83,7 +82,7 @@ async def _run(  # noqa: PLR0913 - those of the command
     _add(done, await verb(scheduler, []))  # every word of the verb, and nothing done
     seen = 0
     try:
-        with _progress(total) as advance:
+        with _progress(total) as bar:
             async for batch in _batches(ids) if ids else scheduler.admin.ids(filters):
                 step = asyncio.ensure_future(verb(scheduler, batch))
                 try:
@@ -91,7 +90,8 @@ async def _run(  # noqa: PLR0913 - those of the command
                 finally:  # also on Ctrl-C: the batch in hand is finished
                     _add(done, await step)
                     seen += len(batch)
-                    advance(len(batch))
+                    if bar:
+                        bar.update(len(batch))
     except asyncio.CancelledError:
         say(f"stopped after {seen:,} of {_jobs(total)}: the same command goes on with the rest")
         raise
@@ -122,12 +122,10 @@ async def _agreed(scheduler: Scheduler, filters: dict[str, Any], name: str, *, a
     counts = await scheduler.admin.count(filters)
     total = sum(counts.values())
     if ask:
-        from scheduler import tables  # noqa: PLC0415 - rich takes a tenth of a second
-
         by_status = ", ".join(f"{count:,} {status}" for status, count in counts.items())
         more = f"and {total - len(newest):,} more\n" if total > len(newest) else ""
-        preview = tables.of("jobs", newest, datetime.now(UTC), to=sys.stderr)
-        click.echo(f"{_jobs(total)} match{'es' if total == 1 else ''}: {by_status}\n\n{preview}\n{more}", err=True)
+        shown = f"{by_status}\n\n{table('jobs', newest, sys.stderr)}\n{more}"
+        click.echo(f"{_jobs(total)} match{'es' if total == 1 else ''}: {shown}", err=True)
         later = signal.signal(signal.SIGINT, signal.default_int_handler)  # the event loop's waits for the answer
         if not click.confirm(f"{name} {'it' if total == 1 else 'them'}?", err=True):
             raise SchedulerError("nothing was changed")
@@ -135,18 +133,11 @@ async def _agreed(scheduler: Scheduler, filters: dict[str, Any], name: str, *, a
     return total
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], object]]:
+def _progress(total: int) -> AbstractContextManager[Any]:
     """Show on a terminal how far a bulk of several batches has come."""
     if total <= BATCH or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich import console, progress  # noqa: PLC0415 - rich takes a tenth of a second
-
-    columns = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn())
-    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)
+        return nullcontext()
+    return click.progressbar(length=total, show_pos=True, file=sys.stderr)
 
 
 def _told(done: Done, *, as_json: bool) -> set[str]:

@@ -10,7 +10,7 @@ import asyncio
 import difflib
 import functools
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import asyncpg
 import click
@@ -88,6 +88,13 @@ def meant(name: str, names: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
+def need(what: str, name: str, names: Iterable[str]) -> None:
+    """Raise SchedulerError for a name that no such thing has: it is most likely misspelt."""
+    if name not in names:
+        hint = meant(name, names, f"`scheduler {what}s` lists what there is")
+        raise SchedulerError(f"no {what} is named {name!r}: {hint}")
+
+
 def print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
@@ -97,8 +104,24 @@ def print_rows(what: str, rows: list[dict[str, Any]], *, as_json: bool, nothing:
     if as_json:
         print_json(rows)
     elif rows:
-        from scheduler import tables  # noqa: PLC0415 - rich takes a tenth of a second, and only tables need it
-
-        click.echo(tables.of(what, rows, datetime.now(UTC)))
+        click.echo(table(what, rows))
     else:
         say(nothing)
+
+
+def table(what: str, rows: list[dict[str, Any]], to: TextIO | None = None) -> str:
+    """Return rows as the table of that name, to be printed on stdout or elsewhere."""
+    from scheduler import tables  # noqa: PLC0415 - rich takes a tenth of a second, and only tables need it
+
+    return tables.of(what, rows, datetime.now(UTC), to)
+
+
+def listing(what: str, promise: str, nothing: str) -> click.Command:
+    """Make the command that lists what an operator's verb of that name returns."""
+
+    @as_json
+    @on_database
+    async def run(scheduler: Scheduler, *, as_json: bool) -> None:
+        print_rows(what, await getattr(scheduler.admin, what)(), as_json=as_json, nothing=nothing)
+
+    return click.command(what, help=promise)(run)

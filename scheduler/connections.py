@@ -127,7 +127,7 @@ async def is_pooled(connection: asyncpg.Connection[Any]) -> bool:
     return await Store(connection).backend_pid() != connection.get_server_pid()
 
 
-async def listen(connection: asyncpg.Connection[Any], channel: str, heard: Callable[..., None]) -> None:
+async def hear(connection: asyncpg.Connection[Any], channel: str, heard: Callable[..., None]) -> None:
     """Hear what is notified on `channel` for as long as the connection lasts. Raises DatabaseUnavailable."""
     with translated():
         await connection.add_listener(channel, heard)

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from scheduler import arguments
-from scheduler.commands import as_json, meant, on_database, print_rows
+from scheduler.commands import listing, need, on_database
 from scheduler.errors import ConfigurationError, SchedulerError
 
 if TYPE_CHECKING:
@@ -35,12 +35,10 @@ _kind = click.option("--kind", type=arguments.text, metavar="NAME", help="All jo
 
 
 async def _named(scheduler: Scheduler, queue: str | None, kind: str | None) -> str:
-    """Return in words what is meant. A name that nothing has is most likely misspelt: raises SchedulerError."""
+    """Return in words what is meant. Raises SchedulerError for a name that nothing has."""
     what, name = ("queue", queue) if queue is not None else ("kind", str(kind))
-    known = [row[what] for row in await (scheduler.admin.kinds() if queue is None else scheduler.admin.queues())]
-    if name not in known:
-        hint = meant(name, filter(None, known), f"`scheduler {what}s` lists what there is")
-        raise SchedulerError(f"no {what} is named {name!r}: {hint}")
+    rows = await (scheduler.admin.kinds() if queue is None else scheduler.admin.queues())
+    need(what, name, [row[what] for row in rows if row[what]])
     return f"{what} {name}"
 
 
@@ -58,16 +56,12 @@ def health(http: tuple[str, int] | None) -> None:
     try:
         connection.request("GET", "/health")
         reply = connection.getresponse()
-        told, good = (
-            msgspec.json.decode(reply.read(10_000), type=dict[str, Any])["words"],
-            reply.status == HTTPStatus.OK,
-        )
+        told = msgspec.json.decode(reply.read(10_000), type=dict[str, Any])["words"]
     except (OSError, HTTPException, msgspec.MsgspecError, KeyError) as error:
         raise SchedulerError(f"no worker answers at {host}:{http[1]} ({error}): it has not started, hangs, or has"
                              " another --http") from error  # fmt: skip
     click.echo(told)
-    if not good:
-        sys.exit(1)
+    sys.exit(reply.status != HTTPStatus.OK)
 
 
 @click.command()
@@ -108,20 +102,11 @@ def _you() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-def _listing(what: str, promise: str, nothing: str) -> click.Command:
-    @as_json
-    @on_database
-    async def run(scheduler: Scheduler, *, as_json: bool) -> None:
-        print_rows(what, await getattr(scheduler.admin, what)(), as_json=as_json, nothing=nothing)
-
-    return click.command(what, help=promise)(run)
-
-
 LISTINGS = (
-    _listing("queues", "List queues: what waits and runs in each.",
+    listing("queues", "List queues: what waits and runs in each.",
              "there are no queues yet: submit a job, or run `scheduler declare --app MODULE`"),
-    _listing("kinds", "List kinds of job: what waits and runs of each.",
+    listing("kinds", "List kinds of job: what waits and runs of each.",
              "there are no kinds yet: run `scheduler declare --app MODULE`, or a worker with your job classes"),
-    _listing("workers", "List worker processes, and what each serves.",
+    listing("workers", "List worker processes, and what each serves.",
              "no worker runs: start one with `scheduler-worker --app MODULE`"),
 )  # fmt: skip

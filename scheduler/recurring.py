@@ -10,8 +10,7 @@ import click
 import msgspec
 
 from scheduler import arguments
-from scheduler.commands import as_json, meant, on_database, print_json, print_rows
-from scheduler.errors import SchedulerError
+from scheduler.commands import as_json, listing, need, on_database, print_json
 from scheduler.schedules import Timing, check_timing
 
 if TYPE_CHECKING:
@@ -35,20 +34,14 @@ def schedules() -> None:
 async def _named(scheduler: Scheduler, name: str) -> Facts:
     """Return the facts of a schedule. Raises SchedulerError for a name that none has."""
     known = {row["name"]: row for row in await scheduler.admin.schedules()}
-    if name not in known:
-        raise SchedulerError(
-            f"no schedule is named {name!r}: {meant(name, known, '`scheduler schedules` lists what there is')}"
-        )
+    need("schedule", name, known)
     return known[name]
 
 
-@schedules.command("list")
-@as_json
-@on_database
-async def show(scheduler: Scheduler, *, as_json: bool) -> None:
-    """List schedules: when each fires, and what keeps it from firing."""
-    nothing = "there are no schedules yet: `scheduler schedules add --help` tells how to make one"
-    print_rows("schedules", await scheduler.admin.schedules(), as_json=as_json, nothing=nothing)
+schedules.add_command(
+    listing("schedules", "List schedules: when each fires, and what keeps it from firing.",
+            "there are no schedules yet: `scheduler schedules add --help` tells how to make one"), "list",
+)  # fmt: skip
 
 
 @schedules.command()

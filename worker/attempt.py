@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,6 +46,7 @@ class Settlement(msgspec.Struct, omit_defaults=True):
     retryable: bool = True
 
 
+@dataclass(eq=False, slots=True)
 class Attempt:
     """A claimed job. Owned by the event loop of the worker; the keeper's thread reads it, and writes `leased_at`.
 
@@ -53,31 +55,23 @@ class Attempt:
     handler returns.
     """
 
-    __slots__ = (
-        "begun", "context", "deadline", "duration", "executor", "fence", "handle", "id", "job", "leased_at", "open",
-        "payload", "verdict",
-    )  # fmt: skip
+    context: Context
+    payload: str
+    executor: Any  # an Executor
+    leased_at: float
+    id: int = field(init=False)
+    fence: int = field(init=False)
+    deadline: float = field(init=False)
+    job: Job = field(init=False)  # decoded, but for a child
+    verdict: Verdict | None = None
+    begun: bool = False
+    open: bool = True  # until its outcome is known
+    duration: float = 0.0  # in seconds, once it is
+    handle: Any = None  # what the executor stops it by
 
-    def __init__(
-        self,
-        context: Context,
-        payload: str,
-        executor: Any,  # noqa: ANN401 - an Executor
-        leased_at: float,
-    ) -> None:
-        self.job: Job  # decoded, but for a child
-        self.payload = payload
-        self.context = context
-        self.executor = executor
-        self.id = context.job_id
-        self.fence = context.fence
-        self.leased_at = leased_at
-        self.deadline = now() + context.timeout
-        self.verdict: Verdict | None = None
-        self.begun = False
-        self.open = True  # until its outcome is known
-        self.duration = 0.0  # in seconds, once it is
-        self.handle: Any = None  # what the executor stops it by
+    def __post_init__(self) -> None:
+        self.id, self.fence = self.context.job_id, self.context.fence
+        self.deadline = now() + self.context.timeout
 
 
 class Leases(dict[int, Attempt]):

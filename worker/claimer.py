@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from worker.attempt import now
-from worker.loops import jittered
+from worker.loops import Loop, jittered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import timedelta
 
     import asyncpg
@@ -27,6 +28,7 @@ SOON = 0.01  # seconds until an executor that has just found jobs, but no backlo
 OFTEN = 20  # claims in a second that found jobs
 
 
+@dataclass(eq=False)
 class Doze:
     """Whether inserts should wake this worker: marked when no executor finds more to do, cleared by a backlog.
 
@@ -35,11 +37,12 @@ class Doze:
     A single job now and then does not clear the mark; so its worker is woken in a millisecond, at no write.
     """
 
-    def __init__(self, store: Store, worker: UUID, poll: timedelta, poke_all: Callable[[], None]) -> None:
-        self._store = store
-        self._worker = worker
-        self._poll = poll.total_seconds()
-        self._poke_all = poke_all
+    store: Store
+    worker: UUID
+    poll: float
+    poke_all: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._busy: set[str] = set()
         self._found = 0  # claims that brought jobs, within a second
         self._since = 0.0
@@ -54,10 +57,10 @@ class Doze:
         self._found += 1
         if self._marked and (backlog or self._found >= OFTEN):
             self._marked = False
-            await self._store.doze(self._worker, sleeping=False)
+            await self.store.doze(self.worker, sleeping=False)
         if backlog:
             return 0.0
-        return jittered(self._poll) if self._marked else SOON
+        return jittered(self.poll) if self._marked else SOON
 
     def full(self, executor: str) -> None:
         """Note that this executor has no slot left: it keeps nobody else awake."""
@@ -68,13 +71,14 @@ class Doze:
         self._busy.discard(executor)
         if not self._marked and not self._busy and now() - self._marked_at >= MARK_AGAIN:
             self._marked_at = now()
-            await self._store.doze(self._worker, sleeping=True)
+            await self.store.doze(self.worker, sleeping=True)
             self._marked = True
-            self._poke_all()  # once more: a job inserted before the mark was seen by nobody
-        longest = self._poll if self._marked else min(self._poll, RESTLESS)
+            self.poke_all()  # once more: a job inserted before the mark was seen by nobody
+        longest = self.poll if self._marked else min(self.poll, RESTLESS)
         return jittered(longest)
 
 
+@dataclass(eq=False)
 class Claimer:
     """The claims of one executor.
 
@@ -82,29 +86,19 @@ class Claimer:
     seconds the next delayed job is due: while the worker is not asleep nobody sends a notice of it.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - whom it asks, for what, and whom it gives it
-        self,
-        store: Store,
-        worker: UUID,
-        executor: Executor,
-        queues: Sequence[str],
-        kinds: Sequence[str],
-        lease: timedelta,
-        doze: Doze,
-        start: Callable[[Executor, asyncpg.Record, float], None],
-        unsettled: Callable[[], int],
-        due_in: Callable[[float], None],
-    ) -> None:
-        self._store = store
-        self._worker = worker
-        self._executor = executor
-        self._queues = list(queues)
-        self._kinds = list(kinds)
-        self._lease = lease
-        self._doze = doze
-        self._start = start
-        self._unsettled = unsettled
-        self._due_in = due_in
+    store: Store
+    worker: UUID
+    executor: Executor
+    queues: list[str]
+    kinds: list[str]
+    lease: timedelta
+    doze: Doze
+    start: Callable[[Executor, asyncpg.Record, float], None]
+    unsettled: Callable[[], int]
+    due_in: Callable[[float], None]
+
+    def __post_init__(self) -> None:
+        self.loop = Loop("claim", self.claim)
         self._backlog = False
         self._unanswered: tuple[UUID, float] | None = None  # a claim call, and when it was sent
         self.answered = 0.0  # when a claim was first answered
@@ -118,38 +112,37 @@ class Claimer:
     def stop(self) -> None:
         """Claim nothing more; a claim under way is still answered."""
         self.stopped = True
-        self._executor.slots.stir()
+        self.executor.slots.stir()
+        self.loop.stop()
 
     async def claim(self) -> float:
         """Claim once; return in how many seconds to claim again."""
-        slots = self._executor.slots
+        slots = self.executor.slots
         if not slots.free:
-            self._doze.full(self._executor.name)
+            self.doze.full(self.executor.name)
         free = await slots.room(max(slots.total // 4, 1) if self._backlog else 1, PATIENCE)
-        if self.stopped or not free:
-            return PATIENCE
-        if self._unsettled() > 4 * slots.total + 100:  # settling is behind: do not run away from it
+        if self.stopped or not free or self.unsettled() > 4 * slots.total + 100:  # do not run away from settling
             return PATIENCE
         rows = await self._rows(free)
         self._backlog = len(rows) == free
         if rows:
-            return await self._doze.found(self._executor.name, backlog=self._backlog)
-        return await self._doze.empty(self._executor.name)
+            return await self.doze.found(self.executor.name, backlog=self._backlog)
+        return await self.doze.empty(self.executor.name)
 
     async def _rows(self, free: int) -> list[asyncpg.Record]:
         """Claim, and start what was claimed; first of all what a claim took whose answer was lost."""
         if self._unanswered is not None:
             request, sent = self._unanswered
-            rows = await self._store.claimed_by(self._worker, request)
+            rows = await self.store.claimed_by(self.worker, request)
         else:
             request, sent = self._unanswered = uuid4(), now()
-            self._queues.append(self._queues.pop(0))  # each queue is the first in its turn: none starves
-            rows = await self._store.claim(self._worker, request, self._queues, self._kinds, free, self._lease)
+            self.queues.append(self.queues.pop(0))  # each queue is the first in its turn: none starves
+            rows = await self.store.claim(self.worker, request, self.queues, self.kinds, free, self.lease)
         self._unanswered = None
         self.answered = self.answered or now()
         hints = rows.pop() if rows and rows[-1]["id"] is None else None
         for row in rows:  # before all else: what is claimed and not started waits for its lease to lapse
-            self._start(self._executor, row, sent)
+            self.start(self.executor, row, sent)
         if hints is not None and hints["next_in"] is not None:
-            self._due_in(hints["next_in"])
+            self.due_in(hints["next_in"])
         return rows

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -61,10 +61,9 @@ _preset = functools.partial(_option, show_default=True)
 @_preset("--log", "level", envvar="SCHEDULER_LOG", default="info", type=click.Choice(LEVELS),
          help="What to log, to stderr.")  # fmt: skip
 @click.version_option(package_name="leasework")
-def command(  # noqa: PLR0913, PLR0917 - one per option
-    dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, async_slots: int, threads: int,
-    processes: int, child_memory: int, child_jobs: int, lease: float, grace: float, http: tuple[str, int] | None,
-    on_transition: str | None, level: str,
+def command(  # noqa: PLR0913 - one per option that is no setting
+    *, dsn: str | None, listen_dsn: str | None, app: str | None, queues: str | None, http: tuple[str, int] | None,
+    on_transition: str | None, level: str, lease: float, grace: float, **numbers: Any,  # noqa: ANN401 - those of WorkerSettings
 ) -> None:  # fmt: skip
     """Run jobs until SIGTERM or SIGINT.
 
@@ -77,9 +76,7 @@ def command(  # noqa: PLR0913, PLR0917 - one per option
         apps.load(app)
         settings = WorkerSettings(
             queues=tuple(name.strip() for name in (queues or "").split(",") if name.strip()),
-            async_slots=async_slots, threads=threads, processes=processes, child_memory=child_memory,
-            child_jobs=child_jobs,
-            lease=_seconds("lease", lease), grace=_seconds("grace", grace),
+            lease=_seconds("lease", lease), grace=_seconds("grace", grace), **numbers,
         )  # fmt: skip
         _warn_of_misspelt(settings.queues)
         # A fifth of a busy worker's time went into looking for cycles among modules and short-lived attempts.

@@ -12,7 +12,7 @@ import contextvars
 import logging
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from scheduler.graph import JOB
 from worker.attempt import Attempt, Settlement, decided, raised, returned
@@ -63,35 +63,36 @@ class Slots:
         return self.free
 
 
-class Executor(Protocol):
-    name: str
-    slots: Slots
+class Executor:
+    """What all executors have: slots, and `abandoned`, the attempts that go on although they have ended."""
 
-    def start(self, attempt: Attempt) -> None:
-        """Run the attempt; a slot was free."""
-
-    abandoned: set[Attempt]  # that go on although they have ended
-
-    def stop(self, attempt: Attempt) -> None:
-        """Stop the attempt, whose verdict is set."""
-
-    def halt(self, attempt: Attempt) -> None:
-        """Do what can be done of it from any thread, while the event loop is blocked."""
-
-    async def close(self) -> None:
-        """Free what the executor holds; no attempt is open any more."""
-
-
-class AsyncExecutor:
-    """Runs AsyncJobs as tasks of the event loop, each in an empty context of its own."""
-
-    name = "async"
+    name: ClassVar[str]
 
     def __init__(self, total: int, ended: Ended) -> None:
         self.slots = Slots(total)
         self.abandoned: set[Attempt] = set()
         self._ended = ended
         self._loop = asyncio.get_running_loop()
+
+    def start(self, attempt: Attempt) -> None:
+        """Run the attempt; a slot was free."""
+        raise NotImplementedError
+
+    def halt(self, attempt: Attempt) -> None:
+        """Stop the attempt as far as it can be done from any thread, while the event loop is blocked."""
+        attempt.context.cancel()
+
+    def stop(self, attempt: Attempt) -> None:
+        """Do the rest, in the event loop; its verdict is set."""
+
+    async def close(self) -> None:
+        """Free what the executor holds; no attempt is open any more."""
+
+
+class AsyncExecutor(Executor):
+    """Runs AsyncJobs as tasks of the event loop, each in an empty context of its own."""
+
+    name = "async"
 
     def start(self, attempt: Attempt) -> None:
         self.slots.take()
@@ -109,7 +110,6 @@ class AsyncExecutor:
         self._ended(attempt, settlement)
 
     def stop(self, attempt: Attempt) -> None:
-        self.halt(attempt)
         if not attempt.begun:  # cancelled now, its coroutine would never run, and nobody would give the slot back
             attempt.handle.cancel()
             self.slots.give()
@@ -129,14 +129,8 @@ class AsyncExecutor:
             log.warning(words, attempt.id, attempt.context.kind, len(self.abandoned))
             self._ended(attempt, decided(attempt))
 
-    def halt(self, attempt: Attempt) -> None:
-        attempt.context.cancel()
 
-    async def close(self) -> None:
-        """Nothing to free: tasks end with their attempts, and the worst with the loop."""
-
-
-class ThreadExecutor:
+class ThreadExecutor(Executor):
     """Runs BlockingJobs in daemon threads of its own, which never keep the process alive.
 
     A thread cannot be killed. One that does not stop when told is abandoned: its attempt ends and another thread takes
@@ -147,10 +141,7 @@ class ThreadExecutor:
     name = "thread"
 
     def __init__(self, total: int, ended: Ended) -> None:
-        self.slots = Slots(total)
-        self.abandoned: set[Attempt] = set()
-        self._ended = ended
-        self._loop = asyncio.get_running_loop()
+        super().__init__(total, ended)
         self._inbox: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads = 0
 
@@ -182,11 +173,7 @@ class ThreadExecutor:
         self._ended(attempt, settlement)
 
     def stop(self, attempt: Attempt) -> None:
-        self.halt(attempt)
         self._loop.call_later(STOP_PATIENCE, self._abandon, attempt)
-
-    def halt(self, attempt: Attempt) -> None:
-        attempt.context.cancel()
 
     def _abandon(self, attempt: Attempt) -> None:
         if not attempt.open:

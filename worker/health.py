@@ -107,7 +107,6 @@ class Systemd:
         self._address = "\0" + address[1:] if address.startswith("@") else address  # the abstract namespace of Linux
         self._watched = usec.isdecimal() and pid in {"", str(os.getpid())}
         self._every = min(EVERY, int(usec) / 2e6) if self._watched else EVERY
-        self._told: set[str] = set()
 
     async def keep_telling(self) -> None:
         while self._address:
@@ -116,11 +115,9 @@ class Systemd:
 
     def tell(self) -> None:
         health = self._health()
-        news = {f"STATUS={health.words}"}
-        news |= {"draining": {"STOPPING=1"}, "running": {"READY=1"}}.get(health.state, set())
-        lines = sorted(news - self._told) + ["WATCHDOG=1"] * self._watched
-        self._told = news | {line for line in self._told if not line.startswith("STATUS=")}
-        if self._address and lines:
+        lines = [f"STATUS={health.words}", *["WATCHDOG=1"] * self._watched]
+        lines += {"draining": ["STOPPING=1"], "running": ["READY=1"]}.get(health.state, [])
+        if self._address:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
                 connection.setblocking(False)  # noqa: FBT003 - whoever does not listen shall not keep us
                 connection.sendto("\n".join(lines).encode(), self._address)

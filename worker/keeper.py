@@ -14,12 +14,13 @@ import logging
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scheduler.connections import open_connection
 from scheduler.store import Store
 from worker.attempt import Attempt, now
-from worker.loops import happens
+from worker.loops import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,46 +38,41 @@ MARGIN = 0.1  # share of the lease that the worker's own clock gives away
 BEAT = 10.0  # seconds; the longest pause between two signs of life in the list of workers
 
 
+@dataclass(eq=False)
 class Keeper:
     """Keeps `leases` alive. `lost` and `cancel` are called on the worker's event loop with attempts to stop."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it watches and whom it tells
-        self,
-        dsn: str,
-        worker: UUID,
-        lease: timedelta,
-        heartbeat: timedelta,
-        leases: Mapping[int, Attempt],
-        lost: Callable[[list[Attempt]], None],
-        cancel: Callable[[list[Attempt]], None],
-    ) -> None:
-        self._dsn = dsn
-        self._worker = worker
-        self._lease = lease
-        self._every = heartbeat.total_seconds()
-        self._leases = leases
-        self._lost = lost
-        self._cancel = cancel
+    dsn: str
+    worker: UUID
+    lease: timedelta
+    heartbeat: timedelta
+    leases: Mapping[int, Attempt]
+    lost: Callable[[list[Attempt]], None]
+    cancel: Callable[[list[Attempt]], None]
+
+    def __post_init__(self) -> None:
+        self._every = self.heartbeat.total_seconds()
         self._home = asyncio.get_running_loop()
         self._home_thread = threading.get_ident()
         self._turn = now()  # when the worker's event loop last had its turn
         self._reported_block = False
-        self._failures = 0
         self._connection: asyncpg.Connection[Any] | None = None
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._poked: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="scheduler-keeper", daemon=True)
+        self._renewing = Loop("renew", self._renew, min(AGAIN, self._every))
+        self._everything = False  # the next renewal is of all that runs
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="scheduler-keeper", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
         self._tick_home()
 
     def poke(self) -> None:
-        """Renew now: a cancellation was requested."""
-        if self._loop is not None and self._poked is not None:
+        """Renew now, and everything: a cancellation was requested."""
+        self._everything = True
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has just been closed
-                self._loop.call_soon_threadsafe(self._poked.set)
+                self._loop.call_soon_threadsafe(self._renewing.poke)
 
     async def stop(self) -> None:
         """End the thread; the last thing a worker stops."""
@@ -88,13 +84,9 @@ class Keeper:
         if not self._stopping.is_set():
             self._home.call_later(TICK, self._tick_home)
 
-    def _run(self) -> None:
-        asyncio.run(self._main())
-
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._poked = asyncio.Event()
-        renewing = asyncio.create_task(self._renew_again_and_again())
+        renewing = asyncio.create_task(self._renewing.run())
         while not self._stopping.is_set():  # beside the renewals: while one hangs, leases run out all the same
             self._watch_loop()
             soonest = self._watch_leases()
@@ -104,43 +96,30 @@ class Keeper:
         if self._connection is not None:
             self._connection.terminate()
 
-    async def _renew_again_and_again(self) -> None:
-        assert self._poked is not None
-        pause = min(self._every, BEAT)
-        while True:
-            poked = await happens(self._poked, pause)
-            self._poked.clear()
-            pause = await self._renew(everything=poked)
-
-    async def _renew(self, *, everything: bool) -> float:
+    async def _renew(self) -> float:
         """Renew what is old enough, or everything; return in how many seconds to renew again."""
+        everything, self._everything = self._everything, False
         sent = now()
-        due = [a for a in list(self._leases.values()) if (everything or sent - a.leased_at >= self._every / 2)]
+        due = [a for a in list(self.leases.values()) if (everything or sent - a.leased_at >= self._every / 2)]
         due = [a for a in due if a.verdict != "lost" and (sent < a.deadline + self._every or not a.open)]
         patience = self._every  # less than a lease: a connection that has gone silent is replaced in time
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await open_connection(self.dsn, name="scheduler-worker keeper")
+            patience = self.lease.total_seconds()  # it has just answered; its first call plans, which may be slow
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await open_connection(self._dsn, name="scheduler-worker keeper")
-                patience = self._lease.total_seconds()  # it has just answered; its first call plans, which may be slow
             async with asyncio.timeout(patience):
                 missed = await Store(self._connection).renew(
-                    self._worker, [a.id for a in due], [a.fence for a in due], self._lease
+                    self.worker, [a.id for a in due], [a.fence for a in due], self.lease
                 )
-        except Exception as error:  # noqa: BLE001 - whatever fails once, renewing never ends
-            self._failures += 1
-            if self._failures in {1, 10} or self._failures % 100 == 0:
-                log.warning("leases could not be renewed: %s (failure %d, trying again)", error, self._failures)
-            if self._connection is not None:
-                self._connection.terminate()
-                self._connection = None
-            return min(AGAIN, self._every)
-        self._failures = 0
+        except BaseException:
+            self._connection.terminate()
+            raise
         by_id = {a.id: a for a in due}
         for attempt in due:
             if attempt.id not in missed.lost and attempt.id not in missed.busy:
                 attempt.leased_at = sent
         self._stop([by_id[i] for i in missed.lost])
-        self._tell(self._cancel, [by_id[i] for i in missed.cancel])
+        self._tell(self.cancel, [by_id[i] for i in missed.cancel])
         return AGAIN if missed.busy else min(self._every, BEAT)
 
     def _tell(self, whom: Callable[[list[Attempt]], None], attempts: list[Attempt]) -> None:
@@ -149,14 +128,14 @@ class Keeper:
 
     def _stop(self, attempts: list[Attempt]) -> None:
         """Tell that leases are lost; and do what can be done should the event loop be blocked, and not listen."""
-        self._tell(self._lost, attempts)
+        self._tell(self.lost, attempts)
         for attempt in attempts:
             attempt.executor.halt(attempt)
 
     def _watch_leases(self) -> float:
         """Stop what has outlived its lease by our own clock; return in how many seconds the next one would."""
-        last = now() - self._lease.total_seconds() * (1 - MARGIN)
-        held = [a for a in list(self._leases.values()) if a.open and a.verdict != "lost"]
+        last = now() - self.lease.total_seconds() * (1 - MARGIN)
+        held = [a for a in list(self.leases.values()) if a.open and a.verdict != "lost"]
         self._stop([a for a in held if a.leased_at <= last])
         return min((a.leased_at - last for a in held if a.leased_at > last), default=TICK)
 

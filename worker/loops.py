@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 FOREVER = 3600.0  # seconds; a pass that waits to be poked
+BUSY = 0.02  # seconds until what was locked by somebody is tried again; twice as long each time
+LONGEST = 1.0
 STEP = 1.2  # seconds for each step that may hang, so that all together take less than 5 after the grace
 
 
 def jittered(seconds: float) -> float:
     """Return about `seconds`, so that workers started together do not work in step."""
     return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
+
+
+def longer(pause: float, first: float = BUSY, longest: float = LONGEST) -> float:
+    """Return the pause, in seconds, that follows this one."""
+    return min(max(2 * pause, first), longest)
 
 
 async def happens(event: asyncio.Event, seconds: float | None) -> bool:
@@ -35,31 +43,32 @@ async def happens(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 class Loop:
-    """One pass, repeated: `poke` makes it run now, `stop` ends it after the pass that runs."""
+    """One pass, repeated: `poke` makes it run now, `stop` ends it after the pass that runs.
 
-    def __init__(self, name: str, one_pass: Callable[[], Awaitable[float]]) -> None:
+    After a pass that raised it pauses for `longest` seconds at most.
+    """
+
+    def __init__(self, name: str, one_pass: Callable[[], Awaitable[float]], longest: float = 2.5) -> None:
         self.name = name
         self._pass = one_pass
+        self._longest = longest
         self._poked = asyncio.Event()
-        self._alarm: asyncio.Handle | None = None
-        self._alarm_at = 0.0  # kept here: what uvloop returns for a moment so near as this does not know it
+        self._alarm_at = math.inf
         self._stopped = False
 
     def poke(self) -> None:
         self._poked.set()
 
     def poke_in(self, seconds: float) -> None:
-        """Run within so many seconds; the earliest of several such calls counts."""
+        """Run within so many seconds; the earliest of several such calls counts, and a later one may run it in vain."""
         clock = asyncio.get_running_loop()
         at = clock.time() + max(seconds, 0.0)
-        if self._alarm is not None:
-            if self._alarm_at <= at:
-                return
-            self._alarm.cancel()
-        self._alarm, self._alarm_at = clock.call_later(at - clock.time(), self._ring), at
+        if at < self._alarm_at:
+            self._alarm_at = at
+            clock.call_later(at - clock.time(), self._ring)
 
     def _ring(self) -> None:
-        self._alarm = None
+        self._alarm_at = math.inf
         self.poke()
 
     def stop(self) -> None:
@@ -71,15 +80,16 @@ class Loop:
 
         A pass that raises is repeated after a growing, jittered pause: nothing that fails once ends a duty.
         """
-        failures = 0
+        failures, wait = 0, 0.0
         while not self._stopped:
             self._poked.clear()  # before the pass: a poke during it counts
             try:
                 pause = await self._pass()
-                failures = 0
+                failures, wait = 0, 0.0
             except Exception as error:  # noqa: BLE001 - see above
                 failures += 1
-                pause = min(0.1 * 2**failures, 3.0) * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+                wait = longer(wait, 0.15, self._longest)
+                pause = jittered(wait)
                 self._report(error, failures)
             if pause > 0 and not self._stopped:
                 await happens(self._poked, pause)

@@ -13,7 +13,7 @@ from scheduler.options import QUEUES
 from scheduler.schedules import SCHEDULES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from scheduler.job import Job
     from scheduler.store import Store
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 
-async def declare(store: Store, kinds: Iterable[type[Job]]) -> None:
+async def declare(store: Store, kinds: Mapping[str, type[Job]]) -> None:
     """Declare queues, kinds and their schedules; warn of those that a newer version has declared otherwise."""
-    known = {kind.options.kind: kind for kind in kinds}
     declared = await store.declare(
-        map(kind_declaration, known.values()),
+        map(kind_declaration, kinds.values()),
         map(queue_declaration, QUEUES.values()),
-        *(schedule for schedule in SCHEDULES.values() if schedule.definition["kind"] in known),
+        *(schedule for schedule in SCHEDULES.values() if schedule.definition["kind"] in kinds),
         force=False,
     )
     if declared.superseded:

@@ -20,7 +20,7 @@ import msgspec
 
 from worker.attempt import Attempt, Settlement, decided, failure, now
 from worker.child import LENGTH, Hello, Order
-from worker.executors import Slots
+from worker.executors import Executor
 from worker.loops import STEP
 
 if TYPE_CHECKING:
@@ -36,25 +36,18 @@ _BOOT = "import sys; sys.path[:0] = {ours!r}; from worker.child import main; sys
 
 
 class Child:
-    """One child process and the stream to it. Made by `spawn`."""
+    """One child process, which imports `modules` and may have so many MB, and the stream to it: first await `ready`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: int, ours: socket.socket) -> None:
-        self.process = process
-        self._lifeline = lifeline
-        self._socket = ours
+    def __init__(self, modules: Sequence[str], memory: int = 0) -> None:
         self._killed = False
         self.jobs = 0  # given to it
         self.retired = False  # its successor is there
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter | None = None  # until it is ready
-
-    @classmethod
-    def spawn(cls, modules: Sequence[str], memory: int = 0) -> Child:
-        """Start a child that imports `modules` and has so many MB; await `ready` before giving it a job."""
-        ours, theirs = socket.socketpair()
-        reading, lifeline = os.pipe()
+        self._socket, theirs = socket.socketpair()
+        reading, self._lifeline = os.pipe()
         arguments = [str(theirs.fileno()), str(reading), str(os.getpid()), str(memory), *modules]
-        process = subprocess.Popen(  # noqa: S603 - a few ms, and the kernel ties the child to this thread
+        self.process = subprocess.Popen(  # noqa: S603 - a few ms, and the kernel ties the child to this thread
             [sys.executable, "-P", "-c", _boot(), *arguments],
             pass_fds=(theirs.fileno(), reading),
             stdin=subprocess.DEVNULL,
@@ -62,7 +55,6 @@ class Child:
         )
         theirs.close()
         os.close(reading)
-        return cls(process, lifeline, ours)
 
     async def ready(self) -> None:
         """Wait until the child has imported its modules. Raises ChildProcessError with the reason when it cannot."""
@@ -132,7 +124,7 @@ def _boot() -> str:
     return _BOOT.format(ours=[ours], theirs=sys.path)
 
 
-class ProcessExecutor:
+class ProcessExecutor(Executor):
     """Keeps idle children for the next job; starts them when they are first needed.
 
     A child that ran out of memory is replaced at once. One that has run `most_jobs` serves until its successor has
@@ -142,9 +134,7 @@ class ProcessExecutor:
     name = "process"
 
     def __init__(self, total: int, ended: Ended, modules: Sequence[str], memory: int = 0, most_jobs: int = 0) -> None:
-        self.slots = Slots(total)
-        self.abandoned: set[Attempt] = set()  # none ever: a process can be killed
-        self._ended = ended
+        super().__init__(total, ended)
         self._modules = modules
         self._memory = memory
         self._most_jobs = most_jobs
@@ -156,7 +146,7 @@ class ProcessExecutor:
     def start(self, attempt: Attempt) -> None:
         self.slots.take()
         attempt.deadline += START_TIME  # until it has begun, so that a slow import is not the job's time
-        task = asyncio.get_running_loop().create_task(self._run(attempt))
+        task = self._loop.create_task(self._run(attempt))
         self._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)
 
@@ -184,7 +174,7 @@ class ProcessExecutor:
 
     async def _new_child(self, attempt: Attempt | None = None) -> Child:
         """Start a child; with an attempt it can be stopped from here on, also while it still imports."""
-        child = Child.spawn(self._modules, self._memory)
+        child = Child(self._modules, self._memory)
         if attempt is not None:
             attempt.handle = child
         try:
@@ -208,7 +198,7 @@ class ProcessExecutor:
             return
         self._idle.append(child)
         if 0 < self._most_jobs <= child.jobs and (self._succession is None or self._succession.done()):
-            self._succession = asyncio.get_running_loop().create_task(self._succeed(child))
+            self._succession = self._loop.create_task(self._succeed(child))
 
     async def _succeed(self, child: Child) -> None:
         """Replace a child that has run its jobs; when that fails it runs as many again."""
@@ -224,9 +214,6 @@ class ProcessExecutor:
         if child in self._idle:
             self._idle.remove(child)
             await child.close()
-
-    def stop(self, attempt: Attempt) -> None:
-        self.halt(attempt)
 
     def halt(self, attempt: Attempt) -> None:
         with self._handing:

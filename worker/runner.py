@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
@@ -23,11 +24,11 @@ from worker.attempt import Leases, now
 from worker.callbacks import Callbacks
 from worker.child import child_modules
 from worker.claimer import Claimer, Doze
-from worker.duties import Firer, Promoter, Reaper, Resolver, Retention
+from worker.duties import Firer, Resolver, promote, reap, retain
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.health import Health, judge
 from worker.keeper import Keeper
-from worker.listener import Listener
+from worker.listener import listen
 from worker.loops import STEP, Loop, Steps
 from worker.presence import declare, process_facts
 from worker.processes import ProcessExecutor
@@ -35,11 +36,12 @@ from worker.running import Running
 from worker.settler import Settler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from scheduler.connections import Pool
     from scheduler.embedded import Held
     from scheduler.job import Job
+    from worker.executors import Ended
     from worker.transitions import Callback
 
 log = logging.getLogger("scheduler.worker")
@@ -67,10 +69,9 @@ class Worker:
         **numbers: Any,  # noqa: ANN401 - the fields of WorkerSettings
     ) -> None:
         self.id = uuid4()
-        self._name = self.id.hex
         self.settings = settings or WorkerSettings(**numbers)
         self._dsn = dsn_from(dsn)
-        self._listen_dsn = listen_dsn
+        self._listen_dsn = listen_dsn and dsn_from(listen_dsn)
         self._kinds = {kind.options.kind: kind for kind in (KINDS.values() if kinds is None else kinds)}
         self._queues = self.settings.queues or tuple(
             sorted({"default", *(kind.options.queue or "default" for kind in self._kinds.values())})
@@ -112,7 +113,7 @@ class Worker:
             self._pool = await open_pool(self._held.url, size=CONNECTIONS, name="scheduler-worker")
             self._store = self.callbacks.store(self._pool, self.id, self._leases)
             await self._store.check_schema()
-            await declare(self._store, self._kinds.values())
+            await declare(self._store, self._kinds)
             self._assemble(self._held.url, modules)
             await self._register()
         except BaseException:
@@ -125,51 +126,46 @@ class Worker:
         return self
 
     def _assemble(self, dsn: str, modules: list[str]) -> None:
-        settings = self.settings
-        self._resolver = Resolver(self._store, self._poke_claims)
-        self._resolving = Loop("resolve", self._resolver.resolve)
-        self._promoting = Loop("promote", Promoter(self._store, settings.poll, self._poke_claims).promote)
-        leases = self._leases
-        self._settler = Settler(self._store, self.id, leases, self._resolve, self._promoting.poke)
-        self._settling = Loop("settle", self._settler.settle)
-        self._running = Running(self._name, self._kinds, leases, self._settler, self._settling.poke)
-        reaping = Loop("reap", Reaper(self._store, settings.lease, self._resolve).reap)
-        firing = Loop("fire", Firer(self._store, settings.poll, self._poke_claims).fire)
-        retaining = Loop("retain", Retention(self._store).retain)
+        settings, store, leases, found = self.settings, self._store, self._leases, self._poke_claims
+        poll = settings.poll.total_seconds()
+        self._channel = f"scheduler_{self.id.hex}"
+        self._resolver = Resolver(store, found)
+        self._promoting = Loop("promote", partial(promote, store, poll, found))
+        self._settler = Settler(store, self.id, leases, self._resolver.add, self._promoting.poke)
+        self._listing = Loop("list", self._register)
+        self._running = Running(self.id.hex, self._kinds, leases, self._settler)
         self._keeper = Keeper(
             dsn, self.id, settings.lease, settings.heartbeat, leases, self._running.lost, self._running.cancel
         )
-        self._channel = f"scheduler_{self._name}"
-        listening = Loop("listen", Listener(self._listen_dsn or dsn, self._channel, self._noticed).listen)
-        self._doze = Doze(self._store, self.id, settings.poll, self._poke_claims)
-        self._claimers = [self._claimer(executor, kinds) for executor, kinds in self._executors(modules)]
-        self._claiming = [Loop("claim", claimer.claim) for claimer in self._claimers]
-        self._listing = Loop("list", self._register)
-        duties = [self._resolving, self._promoting, reaping, retaining, firing, self._listing]
-        self._loops = [self._settling, *duties, listening, *self._claiming]
+        self._claimers = list(self._ways_to_run(modules, Doze(store, self.id, poll, found)))
+        self._loops = [
+            self._settler.loop, self._resolver.loop, self._promoting, self._listing,
+            Loop("reap", partial(reap, store, settings.lease, self._resolver.add)),
+            Loop("fire", Firer(store, poll, found).fire),
+            Loop("retain", partial(retain, store)),
+            Loop("listen", partial(listen, self._listen_dsn or dsn, self._channel, self._noticed)),
+            *(claimer.loop for claimer in self._claimers),
+        ]  # fmt: skip
 
-    def _executors(self, modules: list[str]) -> Iterable[tuple[Executor, list[str]]]:
-        """Make each executor that has both slots and kinds."""
-        settings, ended = self.settings, self._running.ended
-        limits = settings.child_memory, settings.child_jobs
-        by_executor: dict[str, list[str]] = {"async": [], "thread": [], "process": []}
-        for name, kind in self._kinds.items():
-            by_executor[kind.options.executor].append(name)
-        makers: list[tuple[str, int, Callable[[int], Executor]]] = [
-            ("async", settings.async_slots, lambda total: AsyncExecutor(total, ended)),
-            ("thread", settings.threads, lambda total: ThreadExecutor(total, ended)),
-            ("process", settings.processes, lambda total: ProcessExecutor(total, ended, modules, *limits)),
-        ]
-        for name, total, make in makers:
-            if total and by_executor[name]:
-                self.executors.append(make(total))
-                yield self.executors[-1], by_executor[name]
-
-    def _claimer(self, executor: Executor, kinds: list[str]) -> Claimer:
-        return Claimer(
-            self._store, self.id, executor, self._queues, kinds, self.settings.lease, self._doze, self._running.begin,
-            self._settler.__len__, self._promoting.poke_in,
-        )  # fmt: skip
+    def _ways_to_run(self, modules: list[str], doze: Doze) -> Iterator[Claimer]:
+        """Make each executor that has both slots and kinds, and what claims for it."""
+        settings = self.settings
+        children = partial(
+            ProcessExecutor, modules=modules, memory=settings.child_memory, most_jobs=settings.child_jobs
+        )
+        ways: dict[str, tuple[int, Callable[[int, Ended], Executor]]] = {
+            "async": (settings.async_slots, AsyncExecutor),
+            "thread": (settings.threads, ThreadExecutor),
+            "process": (settings.processes, children),
+        }
+        for way, (slots, make) in ways.items():
+            kinds = [name for name, kind in self._kinds.items() if kind.options.executor == way]
+            if slots and kinds:
+                self.executors.append(make(slots, self._running.ended))
+                yield Claimer(
+                    self._store, self.id, self.executors[-1], list(self._queues), kinds, settings.lease, doze,
+                    self._running.begin, self._settler.__len__, self._promoting.poke_in,
+                )  # fmt: skip
 
     async def _register(self) -> float:
         facts = self._who | {
@@ -188,13 +184,8 @@ class Worker:
     # Pokes.
 
     def _poke_claims(self) -> None:
-        for loop in self._claiming:
-            loop.poke()
-
-    def _resolve(self, parents: list[int]) -> None:
-        if parents:
-            self._resolver.add(parents)
-            self._resolving.poke()
+        for claimer in self._claimers:
+            claimer.loop.poke()
 
     def _noticed(self, payload: str) -> None:
         if payload == "cancel":
@@ -224,9 +215,8 @@ class Worker:
 
     async def _stop(self) -> int:
         grace_ends = now() + self.settings.grace.total_seconds()
-        for claimer, loop in zip(self._claimers, self._claiming, strict=True):
+        for claimer in self._claimers:
             claimer.stop()
-            loop.stop()
         self._listing.stop()
         # A claim under way is started if its answer comes soon; if not, its jobs come back when their lease lapses.
         ending = [task for task in self._tasks if task.get_name() in {"claim", "list"}]
@@ -249,7 +239,7 @@ class Worker:
     async def _flush(self, grace_ends: float) -> None:
         """Wait until the outbox is empty: while there is grace, and for as long as it gets shorter."""
         left, since = len(self._settler), now()
-        self._settling.poke()
+        self._settler.loop.poke()
         while left and now() < max(since + STEP, 0 if self._hurry else grace_ends):
             await asyncio.sleep(0.01)
             if len(self._settler) < left:

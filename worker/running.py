@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.context import Context
@@ -17,7 +18,7 @@ from worker.attempt import Attempt, Leases, Settlement, Verdict, decided, failur
 from worker.loops import happens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import asyncpg
 
@@ -30,17 +31,16 @@ log = logging.getLogger("scheduler.worker")
 DEADLINE_TICK = 0.1  # seconds; the longest that a timeout is noticed late
 
 
+@dataclass(eq=False)
 class Running:
-    """Begins and ends attempts; how each ended goes to the `outbox`, and `send` is called."""
+    """Begins and ends attempts; how each ended goes to the `outbox`."""
 
-    def __init__(
-        self, worker: str, kinds: Mapping[str, type[Job]], leases: Leases, outbox: Settler, send: Callable[[], None]
-    ) -> None:
-        self._worker = worker
-        self._kinds = kinds
-        self._leases = leases
-        self._outbox = outbox
-        self._send = send
+    worker: str
+    kinds: Mapping[str, type[Job]]
+    leases: Leases
+    outbox: Settler
+
+    def __post_init__(self) -> None:
         self._open = 0
         self._all_ended = asyncio.Event()
         self.gave_back = False
@@ -48,14 +48,14 @@ class Running:
 
     def begin(self, executor: Executor, row: asyncpg.Record, sent: float) -> None:
         attempt = Attempt(self._context(row), row["payload"], executor, sent)
-        if older := self._leases.get(attempt.id):  # reaped, and claimed again by this very worker
+        if older := self.leases.get(attempt.id):  # reaped, and claimed again by this very worker
             self.lost([older])
-        self._leases[attempt.id] = attempt
+        self.leases[attempt.id] = attempt
         self._open += 1
         self._all_ended.clear()
         try:
             if executor.name != "process":  # there the child decodes it
-                attempt.job = decode_payload(self._kinds[attempt.context.kind], attempt.payload)
+                attempt.job = decode_payload(self.kinds[attempt.context.kind], attempt.payload)
             executor.start(attempt)
         except InvalidJob as error:
             self.ended(attempt, failure(attempt, "InvalidPayload", str(error), retryable=False))
@@ -67,7 +67,7 @@ class Running:
             job_id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], attempt=row["attempt"],
             failures=row["failures"], fence=row["fence"], timeout=row["timeout"],
             idempotency_key=row["idempotency_key"], metadata=row["metadata"] or "{}", fire_time=row["fire_time"],
-            worker_id=self._worker, transactions=Transaction, parents=row["parents"],
+            worker_id=self.worker, transactions=Transaction, parents=row["parents"],
         )  # fmt: skip
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
@@ -80,16 +80,15 @@ class Running:
         if not self._open:
             self._all_ended.set()
         if attempt.verdict is None:
-            self._outbox.add(attempt, settlement)
+            self.outbox.add(attempt, settlement)
         elif attempt.verdict == "lost":
-            self._leases.forget(attempt)
+            self.leases.forget(attempt)
         elif attempt.verdict == "released":
             self.gave_back = True
-            self._outbox.release(attempt)
+            self.outbox.release(attempt)
         else:  # a handler that completed while it was being cancelled did complete; past its timeout nothing counts
             done = attempt.verdict == "cancelled" and settlement.outcome == "completed"
-            self._outbox.add(attempt, settlement if done else decided(attempt))
-        self._send()
+            self.outbox.add(attempt, settlement if done else decided(attempt))
 
     def stop(self, attempt: Attempt, verdict: Verdict) -> None:
         """Stop an attempt; the first verdict decides, but a lost lease outweighs all."""
@@ -99,6 +98,7 @@ class Running:
         if first or verdict in {"lost", "released"}:
             attempt.verdict = verdict
         if first:
+            attempt.executor.halt(attempt)
             attempt.executor.stop(attempt)
 
     def lost(self, attempts: list[Attempt]) -> None:
@@ -114,12 +114,12 @@ class Running:
             self.stop(attempt, "cancelled")
 
     def release_all(self) -> None:
-        for attempt in list(self._leases.values()):
+        for attempt in list(self.leases.values()):
             self.stop(attempt, "released")
 
     def give_up(self) -> None:
         """Give back the jobs of handlers that do not stop: the process is about to end, and they with it."""
-        for attempt in [a for a in self._leases.values() if a.open]:
+        for attempt in [a for a in self.leases.values() if a.open]:
             self.ended(attempt, decided(attempt))
 
     async def wait(self, seconds: float) -> bool:
@@ -128,7 +128,7 @@ class Running:
 
     def _watch_deadlines(self) -> None:
         moment = now()
-        undecided = [a for a in self._leases.values() if a.open and a.verdict is None]
+        undecided = [a for a in self.leases.values() if a.open and a.verdict is None]
         for attempt in undecided:
             if attempt.deadline <= moment:
                 self.stop(attempt, "timed_out")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.errors import InvalidJob
 from worker.attempt import NOT_COMMITTED, failure
-from worker.loops import FOREVER
+from worker.loops import FOREVER, Loop, longer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,39 +21,35 @@ if TYPE_CHECKING:
 log = logging.getLogger("scheduler.worker")
 
 LARGEST_GROUP = 500
-BUSY_AGAIN = 0.02  # seconds until an outcome whose row was locked is sent again; twice as long each time
-BUSY_LONGEST = 1.0
 
 
+@dataclass(eq=False)
 class Settler:
     """The outbox of a worker. An outcome stays in it until the database has answered for it, whatever fails.
 
     `resolve` gets the parents whose children must take notice; `delayed` is called when jobs may have got a due time.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        worker: UUID,
-        leases: Leases,
-        resolve: Callable[[list[int]], None],
-        delayed: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._worker = worker
-        self._resolve = resolve
-        self._delayed = delayed
-        self._leases = leases
+    store: Store
+    worker: UUID
+    leases: Leases
+    resolve: Callable[[list[int]], None]
+    delayed: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._outbox: list[tuple[Attempt, Settlement]] = []
         self._releases: list[Attempt] = []
         self._pause = 0.0
         self._alone = 0  # outcomes still to be sent one by one
+        self.loop = Loop("settle", self.settle)
 
     def add(self, attempt: Attempt, settlement: Settlement) -> None:
         self._outbox.append((attempt, settlement))
+        self.loop.poke()
 
     def release(self, attempt: Attempt) -> None:
         self._releases.append(attempt)
+        self.loop.poke()
 
     def __len__(self) -> int:
         return len(self._outbox) + len(self._releases)
@@ -65,14 +62,13 @@ class Settler:
             busy += await self._send_outcomes()
         if not len(self):
             return FOREVER
-        stuck = busy and len(self) >= before
-        self._pause = min(max(self._pause * 2, BUSY_AGAIN), BUSY_LONGEST) if stuck else 0.0
+        self._pause = longer(self._pause) if busy and len(self) >= before else 0.0
         return self._pause
 
     async def _send_outcomes(self) -> int:
         group = self._outbox[: 1 if self._alone else LARGEST_GROUP]  # they stay there until they are answered for
         try:
-            answer = await self._store.settle(self._worker, [settlement for _, settlement in group])
+            answer = await self.store.settle(self.worker, [settlement for _, settlement in group])
         except InvalidJob as error:
             self._refused(group, error)
             return 0
@@ -85,7 +81,7 @@ class Settler:
                 words = "job %s had completed in a transaction of its handler; what came after is not recorded: %s"
                 log.warning(words, attempt.id, settlement.error_type)
         if any(settlement.outcome != "completed" for _, settlement in group):
-            self._delayed()  # a retry or a snooze has a due time that only the database knows
+            self.delayed()  # a retry or a snooze has a due time that only the database knows
         return len(busy)
 
     def _refused(self, group: list[tuple[Attempt, Settlement]], error: InvalidJob) -> None:
@@ -99,7 +95,7 @@ class Settler:
 
     async def _send_releases(self) -> int:
         group = list(self._releases)
-        answer = await self._store.release(self._worker, [a.id for a in group], [a.fence for a in group])
+        answer = await self.store.release(self.worker, [a.id for a in group], [a.fence for a in group])
         busy = self._answered(group, answer)
         del self._releases[: len(group)]
         self._releases += [attempt for attempt in group if attempt.id in busy]
@@ -109,8 +105,8 @@ class Settler:
         busy = set(answer.busy)
         for attempt in group:
             if attempt.id not in busy:
-                self._leases.forget(attempt)
+                self.leases.forget(attempt)
         for job_id in answer.lost:
             log.warning("the outcome of job %s was refused: its lease had been lost", job_id)
-        self._resolve(answer.parents)
+        self.resolve(answer.parents)
         return busy

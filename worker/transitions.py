@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from scheduler.answers import Missed, Promoted, Reaped, Resolved
     from scheduler.calls import Caller, Facts
     from worker.attempt import Leases
-    from worker.callbacks import Callbacks
 
-# From which status each verb takes a job, and its place in the life of an attempt (0: never claimed yet).
-VERBS = {
-    "claim": (Status.PENDING, 0), "settle": (Status.RUNNING, 1), "release": (Status.RUNNING, 1),
-    "reap": (Status.RUNNING, 1), "resolve": (Status.BLOCKED, 2), "promote": (Status.DELAYED, 3),
+FROM = {
+    "claim": Status.PENDING, "settle": Status.RUNNING, "release": Status.RUNNING, "reap": Status.RUNNING,
+    "resolve": Status.BLOCKED, "promote": Status.DELAYED,
 }  # fmt: skip
 OF_THE_JOB = ("kind", "queue", "tenant", "attempt")
 
@@ -108,12 +106,9 @@ def _told(verb: str, read: Callable[..., Iterator[Facts]], method: str | None = 
     """Return a method of the store that is told; `read` finds in leases, answer and arguments what it did."""
 
     async def call(self: TellingStore, *arguments: Any) -> Any:  # noqa: ANN401 - as the method it calls
-        with self.callbacks.call() as did:
-            answer = await getattr(Store, method or verb)(self, *arguments)
-            made = partial(
-                Transition, verb=verb, from_status=VERBS[verb][0], worker_id=self.worker, at=datetime.now(UTC)
-            )
-            did += [made(**facts) for facts in read(self.leases, answer, *arguments)]
+        answer = await getattr(Store, method or verb)(self, *arguments)
+        made = partial(Transition, verb=verb, from_status=FROM[verb], worker_id=self.worker, at=datetime.now(UTC))
+        self.tell([made(**facts) for facts in read(self.leases, answer, *arguments)])
         return answer
 
     return call
@@ -122,11 +117,11 @@ def _told(verb: str, read: Callable[..., Iterator[Facts]], method: str | None = 
 class TellingStore(Store):
     """A store whose verbs are told. `leases` has the attempts of the worker that are not settled yet."""
 
-    def __init__(self, caller: Caller, worker: UUID, leases: Leases, callbacks: Callbacks) -> None:
+    def __init__(self, caller: Caller, worker: UUID, leases: Leases, tell: Callable[[list[Transition]], None]) -> None:
         super().__init__(caller)
         self.worker = worker
         self.leases = leases
-        self.callbacks = callbacks
+        self.tell = tell
 
     claim = _told("claim", _claimed)
     claimed_by = _told("claim", _claimed, "claimed_by")

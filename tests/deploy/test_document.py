@@ -7,7 +7,7 @@ from documents import DEPLOY, ROOT, table
 
 from scheduler.settings import WorkerSettings
 from worker.cli import command
-from worker.listener import Listener
+from worker.listener import listen
 from worker.runner import CONNECTIONS
 
 
@@ -35,7 +35,7 @@ def test_the_numbers_are_those_of_the_code():
     assert 'LOCK_TIMEOUT = "200ms"' in environment
     assert "TRIES = 100\n" in environment
     assert WorkerSettings().poll.total_seconds() * 1.2 == 1.2
-    assert Listener.__doc__
+    assert listen.__doc__
 
 
 def test_every_file_that_is_pointed_to_is_there():

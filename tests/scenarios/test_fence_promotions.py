@@ -227,7 +227,7 @@ async def test_b23_a_worker_that_finds_a_standby_tries_again_until_it_is_promote
 
     current = new
     wire.cut()
-    for words in ("leases could not be renewed: PostgreSQL", "promote: PostgreSQL"):
+    for words in ("renew: PostgreSQL", "promote: PostgreSQL"):
         await until(
             lambda words=words: f"{words} cannot be reached: cannot exec" in caplog.text, "it should be refused"
         )

@@ -8,7 +8,7 @@ from worker.settler import Settler
 
 ROW = {
     "id": 1, "kind": "k", "queue": "q", "tenant": "", "attempt": 1, "failures": 0, "fence": 1, "timeout": 1.0,
-    "idempotency_key": None, "metadata": None, "parents": None, "payload": "{}",
+    "idempotency_key": None, "metadata": None, "fire_time": None, "parents": None, "payload": "{}",
 }  # fmt: skip
 
 
@@ -22,7 +22,7 @@ class NoThreads:
 async def test_a_job_that_cannot_be_started_fails_alone_and_the_next_row_is_begun():
     leases = Leases()
     outbox = Settler(None, uuid4(), leases, lambda _: None, lambda: None)
-    running = Running("w", {}, leases, outbox, lambda: None)
+    running = Running("w", {}, leases, outbox)
 
     for job_id in (1, 2):
         running.begin(NoThreads(), {**ROW, "id": job_id}, 0.0)

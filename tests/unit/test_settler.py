@@ -7,7 +7,8 @@ import pytest
 from scheduler import Context
 from scheduler.answers import Missed
 from worker.attempt import Attempt, Leases, Settlement
-from worker.settler import BUSY_LONGEST, LARGEST_GROUP, Settler
+from worker.loops import LONGEST
+from worker.settler import LARGEST_GROUP, Settler
 
 
 class Database:
@@ -49,7 +50,7 @@ async def test_a_job_that_stays_locked_is_asked_for_less_and_less():
     pauses = [await settler.settle() for _ in range(10)]
 
     assert pauses == sorted(pauses)
-    assert (pauses[0] > 0, pauses[-1]) == (True, BUSY_LONGEST)
+    assert (pauses[0] > 0, pauses[-1]) == (True, LONGEST)
 
 
 @pytest.mark.parametrize("n", [1, LARGEST_GROUP + 1])

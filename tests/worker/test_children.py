@@ -248,7 +248,7 @@ async def test_a_child_whose_successor_cannot_start_goes_on(db, work, tmp_path, 
 
 
 async def test_a_child_that_was_told_to_die_gets_no_other_job():
-    child = Child.spawn([jobs.__name__])
+    child = Child([jobs.__name__])
     try:
         await child.ready()
         child.kill()
@@ -273,10 +273,10 @@ async def test_no_descriptor_is_left_of_a_child():
     before = open_descriptors()
 
     for module in (jobs.__name__, "no_such_module", "json"):
-        child = Child.spawn([module])
+        child = Child([module])
         with contextlib.suppress(ChildProcessError):
             await child.ready()
         await child.close()
-    await Child.spawn([]).close()  # before it is ready
+    await Child([]).close()  # before it is ready
 
     assert open_descriptors() == before

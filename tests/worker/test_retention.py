@@ -6,7 +6,7 @@ import pytest
 from witness import until
 
 from scheduler.options import QUEUES, Queue
-from worker.duties import BREATH, OLD_BATCH, RETAIN, Retention
+from worker.duties import BREATH, OLD_BATCH, RETAIN, retain
 
 OLD = """
 INSERT INTO scheduler.jobs_finished (id, kind, queue, status, run_at, rank_at, submitted_at, finished_at)
@@ -41,9 +41,8 @@ async def test_a_worker_deletes_what_has_been_kept_long_enough_batch_after_batch
 async def test_a_pass_comes_again_at_once_while_there_is_more_and_then_rests(scheduler, connect):
     db = await connect()
     await db.execute(OLD, OLD_BATCH + 1, timedelta(days=8))
-    retention = Retention(scheduler.store)
 
-    pauses = [await retention.retain() for _ in range(2)]
+    pauses = [await retain(scheduler.store) for _ in range(2)]
 
     assert pauses[0] == BREATH
     assert pauses[1] >= RETAIN / 2
