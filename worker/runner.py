@@ -89,10 +89,7 @@ class Worker:
         self.callbacks = Callbacks(on_transition)
         self.executors: list[Executor] = []
         self._who = process_facts()
-        self._listed: tuple[dict[str, Any], float] = (
-            {},
-            0.0,
-        )  # what the list of workers says of this one, and since when
+        self._listed: object = None  # what the list of workers says of this one, and since when
 
     @property
     def peak_running(self) -> dict[str, int]:
