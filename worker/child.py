@@ -11,6 +11,7 @@ import importlib
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterable
@@ -97,18 +98,26 @@ def run(order: Order) -> Settlement:
 def main() -> None:
     fd, lifeline, parent, memory = (int(argument) for argument in sys.argv[1:5])
     die_with(parent, lifeline)
+    pipe = socket.socket(fileno=fd)
     if memory:  # private writable memory. RLIMIT_AS would count what is only reserved, or mapped from files, too
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = min(memory << 20, hard if hard != resource.RLIM_INFINITY else memory << 20)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # What a handler forks must not keep the pipe open: the worker sees the end of this process by it.
-    os.register_at_fork(after_in_child=lambda: os.close(fd))
+    os.register_at_fork(after_in_child=lambda: _forked(pipe))
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         # A terminal or a supervisor signals the whole group; the worker decides when a child stops. A function, and not
         # SIG_IGN, which the programs that a handler starts would inherit.
         signal.signal(signal_number, lambda *_: None)
     with contextlib.suppress(ConnectionError):  # the worker is gone, and nobody left to read
         serve(fd, sys.argv[5:])
+
+
+def _forked(pipe: socket.socket) -> None:
+    """Make a fork of the child an ordinary process: a Pool of multiprocessing is ended by SIGTERM."""
+    pipe.close()  # once: in a fork of the fork its number may belong to another file
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_DFL)
 
 
 def serve(fd: int, modules: list[str]) -> None:

@@ -101,13 +101,9 @@ class Claimer:
         self.loop = Loop("claim", self.claim)
         self._backlog = False
         self._unanswered: tuple[UUID, float] | None = None  # a claim call, and when it was sent
+        self.asked: float | None = None  # when the first claim was sent of those that have all had no answer
         self.answered = 0.0  # when a claim was first answered
         self.stopped = False
-
-    @property
-    def asked(self) -> float | None:
-        """When the claim was sent that has no answer yet, and may have been repeated since."""
-        return self._unanswered and self._unanswered[1]
 
     def stop(self) -> None:
         """Claim nothing more; a claim under way is still answered."""
@@ -131,15 +127,18 @@ class Claimer:
 
     async def _rows(self, free: int) -> list[asyncpg.Record]:
         """Claim, and start what was claimed; first of all what a claim took whose answer was lost."""
+        again = self._unanswered is not None
         if self._unanswered is not None:
             request, sent = self._unanswered
             rows = await self.store.claimed_by(self.worker, request)
         else:
             request, sent = self._unanswered = uuid4(), now()
+            self.asked = self.asked or sent
             self.queues.append(self.queues.pop(0))  # each queue is the first in its turn: none starves
             rows = await self.store.claim(self.worker, request, self.queues, self.kinds, free, self.lease)
         self._unanswered = None
-        self.answered = self.answered or now()
+        if rows or not again:  # that a failed claim took nothing is told by databases, too, that take no claim
+            self.asked, self.answered = None, self.answered or now()
         hints = rows.pop() if rows and rows[-1]["id"] is None else None
         for row in rows:  # before all else: what is claimed and not started waits for its lease to lapse
             self.start(self.executor, row, sent)

@@ -161,9 +161,11 @@ def _force(signals: int, grace: float) -> None:
 
 async def _serve(worker: Worker, http: tuple[str, int] | None) -> None:
     systemd = Systemd(lambda: worker.health)
-    Signals(worker, systemd.tell)
     if http:
         await Http(lambda: worker.health).serve(*http)
+    Signals(
+        worker, systemd.tell
+    )  # right before the start: one that comes sooner ends the process, as nothing has begun
     telling = asyncio.create_task(systemd.keep_telling())
     code = await worker.run()
     telling.cancel()

@@ -41,17 +41,19 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def judge(
-    claimers: Sequence[Claimer], running: int, *, begun: float, stopping: float | None, patience: float
+    claimers: Sequence[Claimer] | None, running: int, *, begun: float, stopping: float | None, patience: float
 ) -> Health:
-    """Judge by the claims of all executors; instants are those of `now()`, and `patience` is in seconds."""
-    asked = min((claimer.asked for claimer in claimers if claimer.asked), default=now())
-    answered = [claimer.answered for claimer in claimers]
+    """Judge by the claims of all executors, None before the start; instants are of `now()`, `patience` in seconds."""
+    asked = min((claimer.asked for claimer in claimers or () if claimer.asked), default=now())
+    answered = [claimer.answered for claimer in claimers or ()]
     if stopping is not None:
         state, words, since = "draining", "it is stopping", stopping
-    elif not answered or not all(answered):
+    elif claimers is None or not all(answered):
         state, words, since = "starting", "no claim has been answered yet", begun
     elif now() - asked > patience:
         state, words, since = "failing", "claims are not answered, its log says why", asked
+    elif not claimers:
+        state, words, since = "running", "it has no slots, and does what every worker does for all", begun
     else:
         state, words, since = "running", "claims succeed", max(answered)
     at = datetime.now(UTC) - timedelta(seconds=now() - since)
@@ -72,7 +74,7 @@ class Http:
         """Listen. Raises ConfigurationError where that cannot be."""
         try:
             self._server = await asyncio.start_server(self._answer, host, port, limit=LARGEST)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that can be no host's
             raise ConfigurationError(f"--http {host}:{port}: {error}: name a free port of this host") from error
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

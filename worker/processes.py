@@ -104,6 +104,7 @@ class Child:
         if self.process.returncode is None:  # not waited for yet, so the number is still its own
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()  # a handler may have moved it to another group
 
     async def close(self) -> None:
         """Kill the child and free what belongs to it."""

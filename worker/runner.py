@@ -27,7 +27,7 @@ from worker.claimer import Claimer, Doze
 from worker.duties import Firer, Resolver, promote, reap, retain
 from worker.executors import AsyncExecutor, Executor, ThreadExecutor
 from worker.health import Health, judge
-from worker.keeper import Keeper
+from worker.keeper import BEAT, Keeper
 from worker.listener import listen
 from worker.loops import STEP, Loop, Steps
 from worker.presence import declare, process_facts
@@ -84,12 +84,13 @@ class Worker:
         self._begun = now()
         self._stopped_at: float | None = None
         self._claimers: list[Claimer] = []
+        self._tasks: list[asyncio.Task[None]] = []  # none until it has started
         self._steps = Steps()
         self._leases = Leases()
         self.callbacks = Callbacks(on_transition)
         self.executors: list[Executor] = []
         self._who = process_facts()
-        self._listed: dict[str, Any] = {}  # what the list of workers says of this one
+        self._listed: object = None  # what the list of workers says of this one, and since when
 
     @property
     def peak_running(self) -> dict[str, int]:
@@ -100,7 +101,7 @@ class Worker:
     def health(self) -> Health:
         """Tell whether claims succeed: half a lease without an answer is bad health, and so is the way to the end."""
         return judge(
-            self._claimers, len(self._leases), begun=self._begun, stopping=self._stopped_at,
+            self._claimers if self._tasks else None, len(self._leases), begun=self._begun, stopping=self._stopped_at,
             patience=self.settings.lease.total_seconds() / 2,
         )  # fmt: skip
 
@@ -176,9 +177,10 @@ class Worker:
             "draining": self._stopping is not None,
             "abandoned": sum(len(executor.abandoned) for executor in self.executors),
         }
-        if facts != self._listed:
+        listed = facts, now() // BEAT  # again and again: it may have been struck off, or lost in a failover
+        if listed != self._listed:
             await self._store.register(self.id, facts)
-            self._listed = facts
+            self._listed = listed
         return LIST
 
     # Pokes.

@@ -75,7 +75,7 @@ class Running:
         if not attempt.open:
             return
         attempt.open = False
-        attempt.duration = now() - attempt.deadline + attempt.context.timeout
+        attempt.duration = max(now() - attempt.deadline + attempt.context.timeout, 0.0)  # 0: its child never began
         self._open -= 1
         if not self._open:
             self._all_ended.set()

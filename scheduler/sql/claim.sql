@@ -31,7 +31,7 @@ DECLARE
   suspect bigint;
 BEGIN
   PERFORM scheduler.need_read_committed('claim');
-  suspect := scheduler.suspect_for(p_worker, p_kinds);
+  suspect := scheduler.last_chance_for(p_worker, p_queues, p_kinds);
   FOREACH v_queue IN ARRAY p_queues LOOP
     tried := '{}';
     LOOP
@@ -82,9 +82,9 @@ BEGIN
 END $$;
 
 -- The only job on its last chance that this claim may take; null while the worker runs one, and hardly ever is there one at
--- all. Any of them, so that one whose queue or kind is paused holds up no other. The worker's row is locked first: it may
--- claim for several executors at once.
-CREATE OR REPLACE FUNCTION scheduler.suspect_for(p_worker uuid, p_kinds text[]) RETURNS bigint
+-- all. Any of those that are not paused, so that one whose row is locked holds up no other. The worker's row is locked first:
+-- it may claim for several executors at once.
+CREATE OR REPLACE FUNCTION scheduler.last_chance_for(p_worker uuid, p_queues text[], p_kinds text[]) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
   IF (SELECT true FROM scheduler.jobs_active j WHERE j.crashes > 0 AND j.crashes >= j.max_crashes LIMIT 1) IS NULL THEN
@@ -94,6 +94,9 @@ BEGIN
   RETURN (
     SELECT j.id FROM scheduler.jobs_active j
     WHERE j.crashes > 0 AND j.crashes >= j.max_crashes AND j.status = 'PENDING' AND j.kind = ANY (p_kinds)
+      AND j.queue = ANY (p_queues)
+      AND (SELECT q.paused_until > scheduler.clock() FROM scheduler.queues q WHERE q.queue = j.queue) IS NOT TRUE
+      AND (SELECT k.paused_until > scheduler.clock() FROM scheduler.kinds k WHERE k.kind = j.kind) IS NOT TRUE
       AND (SELECT true FROM scheduler.jobs_active r
         WHERE r.crashes > 0 AND r.crashes >= r.max_crashes AND r.worker_id = p_worker LIMIT 1) IS NULL
     ORDER BY random() LIMIT 1);

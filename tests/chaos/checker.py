@@ -79,7 +79,7 @@ def only_the_holder_writes(lives: Lives) -> Finding:
         told = lives.ended.get((claim.job, claim.attempt))
         if (end.worker, end.fence) != (claim.worker, claim.fence):
             yield f"job {claim.job}: claim {claim.fence} was ended as claim {end.fence}"
-        elif told is not None and told.outcome == "lost":
+        elif told is not None and (told.outcome == "lost" or (told.outcome == "released" and end.actor != claim.actor)):
             if end.lease is None or end.lease > end.at:
                 yield f"job {claim.job}: claim {claim.fence} was reaped before its lease had lapsed"
         elif end.actor != claim.actor:

@@ -59,7 +59,7 @@ BREAKS = {
     "a fence has no epoch": ("I3", altered("claim", ("v_epoch << 32 | (j.attempt + 1)", "j.attempt + 1"))),
     "a finished job comes back": (
         "I4", trigger("AFTER INSERT ON scheduler.jobs_finished", BACK_TO_LIFE)),
-    "a crash is not counted": ("I5", altered("reap", ("crashes = j.crashes + 1", "crashes = j.crashes"))),
+    "a crash is not counted": ("I5", altered("reap", ("crashes = j.crashes + (", "crashes = j.crashes + 0 * ("))),
     "a settlement is dropped": ("I6", trigger("BEFORE DELETE ON scheduler.jobs_active", "RETURN NULL;")),
     "a child is not told": ("I6", altered("resolve", ("SET unmet = j.unmet - met.n", "SET unmet = j.unmet"),
                                           ("j.unmet > met.n", "true"))),

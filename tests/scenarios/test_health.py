@@ -119,6 +119,36 @@ async def test_claims_that_are_refused_are_bad_health(db, launch, address):
     await is_in(address, "running")
 
 
+async def test_claims_that_are_refused_are_bad_health_though_the_database_can_be_read(db, launch, address):
+    name = await db.fetchval("SELECT current_database()")
+    launch(http=address, lease=3)
+    await is_in(address, "running")
+
+    await db.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await terminate_workers(db)
+    job_id = await insert(db, "Echo")  # this connection is older; a claim that finds nothing writes nothing
+    await is_in(address, "failing")
+    await db.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    await terminate_workers(db)
+
+    assert (await ended(db, job_id))["attempt"] == 1
+    await is_in(address, "running")
+
+
+async def terminate_workers(db):
+    ours = "application_name LIKE 'scheduler-worker%' AND datname = current_database()"
+    await db.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
+
+
+async def test_a_worker_without_slots_is_in_good_health(db, launch, address):
+    launch(http=address, **{"async": 0, "threads": 0, "processes": 0})
+
+    await is_in(address, "running")
+
+    assert (await ask(address))[0] == 200
+    assert b"it has no slots" in (await ask(address))[2]
+
+
 async def test_a_worker_that_is_full_is_in_good_health(db, launch, gate, address):
     gate = gate()
     launch(http=address, lease=2, **{"async": 1, "threads": 0, "processes": 0})
@@ -245,6 +275,14 @@ async def test_an_address_that_is_none_is_refused(launch, wrong):
 
     assert await process.exits() == 2
     assert "must be host:port, as in 127.0.0.1:9420" in process.log
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 300])
+async def test_a_name_that_is_no_hosts_is_refused(launch, host):
+    process = launch(http=f"{host}:9420")
+
+    assert await process.exits() == 3
+    assert process.log.startswith("scheduler-worker: --http ")
 
 
 async def test_a_port_that_is_taken_is_refused(launch, address):

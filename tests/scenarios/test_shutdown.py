@@ -267,6 +267,16 @@ async def test_b32_a_worker_that_is_struck_off_the_list_goes_on_and_its_jobs_are
     assert (await has_status(db, job_id, "COMPLETED"))["crashes"] == 1
 
 
+async def test_b32_a_worker_that_is_struck_off_the_list_is_on_it_again(db, launch):
+    process = await launch(lease=2).ready()
+
+    await db.execute("DELETE FROM scheduler.workers")
+
+    pids = "SELECT array_agg(pid) FROM scheduler.workers"
+    await until(lambda: db.fetchval(pids), "it should be on the list again")
+    assert await db.fetchval(pids) == [process.pid]
+
+
 async def test_f62_jobs_of_a_worker_that_is_gone_from_the_list_are_reaped(db, launch, gate):
     gate, process = gate(), await launch(lease=2).ready()
     job_id = await insert(db, "FirstOnly", {"path": gate.path})

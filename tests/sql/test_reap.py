@@ -142,6 +142,34 @@ async def test_nothing_is_reaped_within_one_lease_of_a_new_epoch(db, clock):
     assert (await reap(db))["reaped"] == [job["id"]]
 
 
+async def test_what_an_outage_longer_than_its_lease_interrupted_is_charged_to_nobody(db, clock):
+    job_id = await insert(db, max_crashes=0)
+    await claim(db)
+    await clock.advance(300)
+    await db.execute("SELECT scheduler.new_epoch()")  # as when the server comes up: nothing was renewed before
+    await clock.advance(31)
+
+    (facts,) = (await reap(db))["jobs"]
+
+    spared, (attempt,) = await row(db, job_id), await attempts(db, job_id)
+    assert (facts["status"], facts["outcome"]) == ("PENDING", "released")
+    assert (spared["status"], spared["crashes"], attempt["outcome"]) == ("PENDING", 0, "released")
+
+
+@pytest.mark.parametrize("after", ["claimed", "renewed"])
+async def test_what_is_lost_after_an_outage_is_a_crash(db, clock, after):
+    job_id = await insert(db)
+    job = (await claim(db))[0] if after == "renewed" else None
+    await db.execute("SELECT scheduler.new_epoch()")
+    await clock.advance(1)
+    await (renew(db, [job]) if job else claim(db))
+    await clock.advance(31)
+
+    await reap(db)
+
+    assert (await row(db, job_id))["crashes"] == 1
+
+
 async def test_a_renewal_under_way_wins(db, connect, clock):
     job, worker = await start(db), await connect()
     await clock.advance(31)
@@ -294,17 +322,18 @@ async def test_the_job_that_kills_its_workers_ends_alone(db, clock):
 
 async def test_a_job_on_its_last_chance_that_nobody_may_claim_holds_up_no_other(db, clock):
     await declare(db, "paused", "other")
-    paused = await insert_many(db, 3, "paused", max_crashes=1)
+    paused = await insert_many(db, 300, "paused", max_crashes=1)
+    elsewhere = await insert_many(db, 300, "other", max_crashes=1, queue="elsewhere")
     (other,) = await insert_many(db, 1, "other", max_crashes=1)
-    await claim(db, 10, ["paused", "other"])
+    await claim(db, 1000, ["paused", "other"], ["default", "elsewhere"])
     await clock.advance(31)
     await reap(db)
     await verb(db, "pause", None, "paused", None, None)
 
-    claimed = [job["id"] for _ in range(100) for job in await claim(db, 10, ["paused", "other"])]
+    claimed = [job["id"] for job in await claim(db, 10, ["paused", "other"])]
 
     assert claimed == [other]
-    assert {await status(db, job_id) for job_id in paused} == {"PENDING"}
+    assert {await status(db, job_id) for job_id in paused[:3] + elsewhere[:3]} == {"PENDING"}
 
 
 async def test_jobs_that_may_not_lose_a_single_worker_are_claimed_together(db):

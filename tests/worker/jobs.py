@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import ctypes
+import multiprocessing
 import os
 import re
 import signal
@@ -509,3 +510,38 @@ class Note(AsyncJob):
 
     async def run(self, ctx: Context):
         note(self.path, "began", ctx)
+
+
+class ForkTwice(CpuBoundJob):
+    """Forks as libraries do: a fork opens files and forks again; another is ended by SIGTERM."""
+
+    path: str
+
+    def run(self, ctx: Context):
+        ended = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        ended.start()
+        ended.terminate()
+        forked = multiprocessing.get_context("fork").Process(target=self.fork_again)
+        forked.start()
+        forked.join()
+        ended.join()
+        return {"exit code": ended.exitcode, "missing": Path(self.path).read_text()}
+
+    def fork_again(self):
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+        if os.fork() == 0:
+            missing = [number for number in files if not Path(f"/proc/self/fd/{number}").exists()]
+            Path(self.path).write_text(str(missing))
+        else:
+            os.wait()
+
+
+class MoveAway(CpuBoundJob):
+    """Leaves the process group that is killed."""
+
+    path: str
+
+    def run(self, ctx: Context):
+        os.setpgid(0, os.getpgid(os.getppid()))
+        note(self.path, "began", ctx)
+        time.sleep(600)

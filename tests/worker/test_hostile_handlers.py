@@ -1,5 +1,6 @@
 """Whatever a handler does, it ends its own job, with readable words, and no other."""
 
+import json
 from datetime import timedelta
 
 import jobs
@@ -182,3 +183,22 @@ async def test_values_that_postgresql_quotes_are_neither_stored_nor_logged(dsn, 
     assert attempt["error_type"] == "asyncpg.exceptions.UniqueViolationError"
     assert 'duplicate key value violates unique constraint "people_mail_key"' in attempt["error"]
     assert "secret-4711" not in "".join([job["error"], attempt["error"], attempt["traceback"], process.log])
+
+
+async def test_what_a_child_forks_is_an_ordinary_process(db, launch, tmp_path):
+    process = await launch(processes=1).ready()
+
+    job = await ended(db, await insert(db, "ForkTwice", {"path": str(tmp_path / "missing")}, max_attempts=1))
+
+    assert json.loads(job["result"]) == {"exit code": -15, "missing": "[]"}
+    assert "Bad file descriptor" not in process.log
+
+
+async def test_a_child_that_has_left_its_process_group_is_killed_all_the_same(db, launch, gate):
+    gate = gate()
+    await launch(processes=1).ready()
+    job_id = await insert(db, "MoveAway", {"path": gate.path}, timeout=timedelta(seconds=1), max_attempts=1)
+    ((_, pid),) = await gate.begun()
+
+    assert (await ended(db, job_id))["status"] == "TIMED_OUT"
+    assert not is_alive(pid)

@@ -253,6 +253,17 @@ async def test_the_duration_is_that_of_the_attempt_and_not_of_the_wait_for_the_d
     assert 0 < told[-1].duration <= after - before
 
 
+async def test_an_attempt_whose_child_cannot_start_took_no_time(db, work, monkeypatch):
+    monkeypatch.setattr(jobs.EchoInProcess, "__module__", "no_such_module")
+    told = []
+    await work(kinds=[jobs.EchoInProcess], on_transition=told.append)
+
+    await ended(db, await insert(db, "EchoInProcess", max_attempts=1))
+
+    end = await until(lambda: [one for one in told if one.outcome], "the end should be told")
+    assert (end[0].outcome, end[0].error_type, end[0].duration) == ("failed", "ChildNotUsable", 0)
+
+
 async def test_a_stale_outcome_is_not_told(db, work, told, gate, caplog):
     gate = gate()
     await work(on_transition=told, lease=60, async_slots=1)
