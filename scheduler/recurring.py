@@ -64,7 +64,7 @@ schedules.add_command(
 @click.option("--dry-run", is_flag=True, help="Change nothing, and print the next 20 fires.")
 @on_database
 async def add(scheduler: Scheduler, *, name: str, payload: str, dry_run: bool, **options: Any) -> None:  # noqa: ANN401
-    """Make the schedule NAME of jobs of a KIND, or give it another definition."""
+    """Make the schedule NAME of jobs of a KIND, or edit it."""
     said = {
         option: value.total_seconds() if isinstance(value, timedelta) else value
         for option, value in arguments.given(options).items()
@@ -113,7 +113,7 @@ def _steer(verb: str, promise: str, said: str) -> None:
     schedules.command(verb, help=promise)(run)
 
 
-_steer("pause", "Let a schedule fire no more until it is resumed; its jobs go on.", "is paused; its jobs go on")
+_steer("pause", "Let a schedule fire no more until it is resumed.", "is paused; its jobs go on")
 _steer("resume", "Let a schedule fire again from now on, also after an error.", "fires again")
 _steer("run", "Make one job of a schedule now, and print its id.", "")
 _steer("delete", "Delete a schedule; its jobs stay.", "is deleted; its jobs stay")

@@ -67,7 +67,7 @@ async def test_f43_a_snapshot_that_is_held_makes_claims_dearer_and_never_wrong_a
     after = await pages(db)
 
     assert held > before
-    assert after <= before * 2
+    assert after <= before * 3  # its indexes have grown by a level meanwhile
     assert (
         await db.fetchval("SELECT count(*) FROM scheduler.jobs_finished WHERE attempt = 1 AND id = ANY ($1)", ids)
         == 2000
