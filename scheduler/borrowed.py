@@ -46,6 +46,14 @@ class Borrowed:
         """Tell whether a transaction is open, and how its driver begins one, or within it a savepoint."""
         return self._begin(self._connection)
 
+    async def commits_by_itself(self) -> bool:
+        """Tell whether SQLAlchemy leaves each statement its own transaction (AUTOCOMMIT), whatever block was begun."""
+        if self._fetch is not _sqlalchemy:
+            return False
+        connection = await _connection(self._connection)
+        dbapi = getattr(connection, "sync_connection", connection).connection.dbapi_connection
+        return bool(getattr(dbapi, "autocommit", False))
+
     async def fetchval(self, query: str, *args: str | int, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, ASYNC109
         return (await self.fetch(query, *args))[0][0]
 
@@ -75,8 +83,12 @@ async def _psycopg_async(connection: Any, query: str, args: tuple[str | int, ...
 
 
 async def _sqlalchemy(given: Any, query: str, args: tuple[str | int, ...]) -> Any:  # noqa: ANN401
-    connection = _of_postgresql(await _now(given.connection()) if hasattr(given, "get_bind") else given)
+    connection = _of_postgresql(await _connection(given))
     return (await _now(connection.execute(*_text(query, args)))).fetchall()
+
+
+async def _connection(given: Any) -> Any:  # noqa: ANN401
+    return await _now(given.connection()) if hasattr(given, "get_bind") else given
 
 
 async def _now(given: Any) -> Any:  # noqa: ANN401

@@ -41,6 +41,8 @@ class Transaction:
                 stack.enter_context(begin())
             else:
                 await stack.enter_async_context(begin())
+            if await self._borrowed.commits_by_itself():
+                raise InvalidJob("connection", "is in AUTOCOMMIT: take one of another isolation level")
             if not joined:
                 await hold()
             yield

@@ -10,6 +10,7 @@ import callers
 import psycopg
 import pytest
 from notes import Note
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from scheduler import Context, InvalidJob, LeaseLost, SchedulerError
 from scheduler.transaction import Transaction
@@ -232,6 +233,19 @@ async def test_a_copy_of_a_django_connection_is_refused_as_django_would_begin_on
 
         with pytest.raises(InvalidJob, match=r"this one is a copy: use django.db.connection, or connections\[alias\]"):
             await caller.do(job.transaction(copy).__enter__)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_connection_that_commits_each_statement_is_refused_before_anything_is_written(dsn, db, job, driver):
+    engine = create_async_engine(dsn.replace("postgresql", f"postgresql+{driver}", 1), isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection, AsyncSession(engine) as session:
+        for given in (connection, session):
+            with pytest.raises(InvalidJob, match="AUTOCOMMIT: take one of another isolation level"):
+                async with job.transaction(given):
+                    await job.complete(given)
+    await engine.dispose()
+
+    assert await ending(db, job) == ("RUNNING", None)
 
 
 @pytest.mark.parametrize("step", ["transaction", "complete"])
