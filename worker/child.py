@@ -30,6 +30,7 @@ from scheduler.transaction import Transaction
 from worker.attempt import Attempt, Settlement, failure, raised, returned
 
 _PR_SET_PDEATHSIG = 1
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LENGTH = 4  # bytes before each message
 
 
@@ -104,8 +105,12 @@ def main() -> None:
         limit = min(memory << 20, hard if hard != resource.RLIM_INFINITY else memory << 20)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     # What a handler forks must not keep the pipe open: the worker sees the end of this process by it.
-    os.register_at_fork(after_in_child=lambda: _forked(pipe))
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS),  # until it hears them as any process does
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS),
+        after_in_child=lambda: _forked(pipe),
+    )
+    for signal_number in SIGNALS:
         # A terminal or a supervisor signals the whole group; the worker decides when a child stops. A function, and not
         # SIG_IGN, which the programs that a handler starts would inherit.
         signal.signal(signal_number, lambda *_: None)
@@ -116,8 +121,9 @@ def main() -> None:
 def _forked(pipe: socket.socket) -> None:
     """Make a fork of the child an ordinary process: a Pool of multiprocessing is ended by SIGTERM."""
     pipe.close()  # once: in a fork of the fork its number may belong to another file
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
+    for signal_number in SIGNALS:
         signal.signal(signal_number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def serve(fd: int, modules: list[str]) -> None:

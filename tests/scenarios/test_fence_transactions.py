@@ -163,7 +163,7 @@ async def test_a_child_starts_after_a_parent_that_completed_in_its_own_transacti
 
 async def test_f33_a_submit_whose_reply_is_lost_is_done_once_by_its_key(db, wire):
     async with Scheduler.connect(wire.dsn) as scheduler:
-        wire.lose_reply_to("submit")
+        wire.lose_reply_to("submit_graph")  # what a submit with a key calls
         with pytest.raises(DatabaseUnavailable):
             await scheduler.submit(transfers.Transfer(dsn=""), idempotency_key="order-5")
         made = await db.fetchval("SELECT id FROM scheduler.jobs")

@@ -138,7 +138,7 @@ async def test_a_claim_tells_the_worker_all_it_needs(db, clock):
     assert dict(job) | {"id": 0, "fence": 0} == {
         "id": 0, "fence": 0, "kind": "k", "queue": "default", "tenant": "t", "payload": '{"a": 1}', "attempt": 1,
         "failures": 0, "max_attempts": 5, "timeout": 3600.0, "idempotency_key": "once", "metadata": '{"tag": 1}',
-        "busy": None, "next_in": None,
+        "busy": None, "next_in": None, "parents": None, "fire_time": None,
     }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ async def test_after_a_downtime_the_jobs_of_many_backfills_are_made_in_transacti
     await db.execute('SELECT scheduler.declare(\'[{"kind": "k"}]\')')
     await db.execute("""SELECT scheduler.upsert_schedule('s' || n, '{"kind": "k", "every": 1, "misfire": "backfill",
       "backfill_limit": 300}') FROM generate_series(1, 10) AS n""")
-    firer = Firer(scheduler.store, SECOND, lambda: None)
+    firer = Firer(scheduler.store, 1.0, lambda: None)
     await firer.fire()
     await firer.fire()
     await clock.advance(3600)
