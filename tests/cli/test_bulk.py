@@ -234,6 +234,7 @@ async def test_2500_ids_are_cancelled_in_batches_and_told_to_programs(run, db):
     assert await db.fetchval("SELECT count(DISTINCT xmin::text) FROM scheduler.jobs_finished") >= 3
 
 
+@pytest.mark.slow
 async def test_2500_failed_jobs_are_retried_and_those_cancelled_on_purpose_are_not(run, db):
     await db.execute("UPDATE scheduler.kinds SET max_attempts = 1")
     ids, cancelled = await fail(db, MANY), await insert(db, 2)

@@ -29,6 +29,7 @@ class Effect(AsyncJob, kind="client_effect"):
             await connection.close()
 
 
+@pytest.mark.slow
 async def test_eight_threads_submit_25_jobs_each_and_each_has_one_completed_row_and_one_effect(scheduler, dsn, db):
     await db.execute("CREATE TABLE effects (job bigint, thread int, call int)")
     together = threading.Barrier(THREADS)

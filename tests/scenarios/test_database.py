@@ -112,6 +112,7 @@ async def test_b51_connections_that_swallow_are_replaced_and_what_runs_keeps_its
 
 
 @pytest.mark.parametrize("database", ["refusing", "starting up"])
+@pytest.mark.slow
 async def test_b18_an_outage_meets_few_knocks_and_little_work_and_is_over_soon(db, wire, launch, gate, database):
     gate, seconds = gate(), 8
     process = await launch(address=wire.dsn, lease=60, **{"async": 50}).ready()

@@ -75,6 +75,7 @@ async def test_a_complete_that_nobody_awaited_does_not_count_as_completion(db, d
 @pytest.mark.parametrize(
     ("how", "log"), [("die within", [("failed", "ChildDied")]), ("die after", [])], ids=["before", "after"]
 )
+@pytest.mark.slow
 async def test_a_child_that_dies_around_its_commit_has_completed_or_not_begun(db, dsn, work, effects, how, log):
     await work(kinds=KINDS)
 
@@ -194,6 +195,7 @@ async def test_f33_a_transaction_whose_commit_is_not_heard_of_submits_once_by_it
 
 
 @pytest.mark.parametrize("kind", ["Transfer", "TransferInThread", "TransferInProcess"])
+@pytest.mark.slow
 async def test_f66_a_worker_killed_before_the_commit_has_written_nothing(db, dsn, launch, gate, effects, kind):
     gate = gate()
     worker = await launch(app="transfers", folder=HERE, lease=2).ready()
@@ -208,6 +210,7 @@ async def test_f66_a_worker_killed_before_the_commit_has_written_nothing(db, dsn
     assert await effects(job_id) == [job["fence"]]
 
 
+@pytest.mark.slow
 async def test_f66_a_worker_killed_after_the_commit_has_completed_and_its_child_starts(db, dsn, launch, gate, effects):
     gate = gate()
     worker = await launch(app="transfers", folder=HERE, lease=2).ready()
@@ -251,6 +254,7 @@ async def test_f66_a_handler_cut_off_before_its_commit_has_written_nothing(db, w
     assert (job["status"], job["attempt"], await effects(job_id)) == ("COMPLETED", 2, [job["fence"]])
 
 
+@pytest.mark.slow
 async def test_f66_rows_are_completed_jobs_exactly_whatever_is_cut(db, dsn, launch, effects):
     """Workers are killed again and again while they complete jobs."""
     ids = [job_id for kind in NAMES for job_id in await insert_many(db, 40, kind, {"dsn": dsn}, max_crashes=100)]

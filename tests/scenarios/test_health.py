@@ -86,6 +86,7 @@ async def test_a_worker_is_in_good_health_while_its_claims_succeed(db, launch, a
 
 
 @pytest.mark.parametrize("database", ["refusing", "silent"])
+@pytest.mark.slow
 async def test_b18_an_outage_is_bad_health_until_it_is_over_and_no_reason_to_end(db, wire, launch, address, database):
     process = launch(address=wire.dsn, http=address, lease=6)
     await is_in(address, "running")

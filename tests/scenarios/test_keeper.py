@@ -7,6 +7,7 @@ import signal
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from witness import attempts, ended, has_status, insert, is_alive, row, until
 
 LEASE = 2
@@ -69,6 +70,7 @@ async def test_f02_a_worker_paused_while_its_loop_is_blocked_stops_threads_and_c
     assert await row(db, loop_id) == done
 
 
+@pytest.mark.slow
 async def test_b39_b25_b19_b11_f60_a_job_of_many_leases_runs_once_beside_workers_with_other_leases(db, launch, gate):
     gate = gate()
     workers = {lease: await launch(lease=lease).ready() for lease in (1, 4, 60)}
@@ -97,6 +99,7 @@ async def test_b39_b25_b19_b11_f60_a_job_of_many_leases_runs_once_beside_workers
     assert lapsed == []
 
 
+@pytest.mark.slow
 async def test_f04_a_blocked_loop_does_not_keep_a_process_that_ran_out_of_time(db, launch, gate):
     loop, child = gate("loop"), gate("child")
     os.mkfifo(f"{loop.path}.pipe")

@@ -28,6 +28,7 @@ def no_gap_and_no_double(fires):
     return set(fires.values()) == {1} and times == [times[0] + n * SECOND for n in range(len(times))]
 
 
+@pytest.mark.slow
 async def test_f26_b08_b09_workers_that_are_killed_leave_no_fire_out_and_make_none_twice(db, launch):
     """Three processes on one host; one is killed without warning, and another takes its place."""
     workers = [await launch(app="recurring_jobs").ready() for _ in range(3)]

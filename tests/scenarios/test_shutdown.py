@@ -80,6 +80,7 @@ async def test_f58_a_signal_while_the_database_falls_silent_during_the_start_end
     assert "Traceback" not in process.log
 
 
+@pytest.mark.slow
 async def test_a_worker_that_starts_while_the_database_is_silent_gives_up(launch, wire):
     wire.go_silent()
 
@@ -192,6 +193,7 @@ async def test_b17_three_signals_end_a_worker_whose_database_is_silent(db, wire,
 # What it costs.
 
 
+@pytest.mark.slow
 async def test_b49_ten_graceful_restarts_cost_a_job_nothing(db, launch, gate):
     job_id = await insert(db, "EachItsGate", {"path": gate("job").path}, max_attempts=3, max_crashes=1)
 
