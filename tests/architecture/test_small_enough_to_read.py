@@ -38,7 +38,7 @@ COMMANDS = {"cli", "commands", "bulk", "operators", "arguments", "tables", "page
 TRYING = {"embedded", "cluster"}
 
 
-def test_the_engine_stays_near_six_thousand_lines_and_what_stands_beside_it_small():
+def test_the_engine_stays_under_seven_thousand_lines_and_what_stands_beside_it_small():
     size = {"engine": 0, "commands": 0, "trying": 0}
     for path in [*FILES, *ROOT.glob("scheduler/sql/*.sql")]:
         beside = "commands" if path.stem in COMMANDS else "trying" if path.stem in TRYING else "engine"
