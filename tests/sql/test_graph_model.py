@@ -169,4 +169,4 @@ async def test_random_graphs_and_batches_never_start_early_and_never_get_stuck(p
 
 @pytest.mark.slow
 async def test_many_random_graphs_and_batches_never_start_early_and_never_get_stuck(play):
-    await play(drawn(1000))
+    await play(drawn(200))

@@ -127,7 +127,7 @@ def drawn(number):
     return plans
 
 
-@pytest.mark.parametrize("number", [20, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.slow)])
 async def test_in_any_interleaving_no_job_starts_before_its_parents_and_none_is_left_behind(db, connect, number):
     impatient = {"lock_timeout": "50ms", "deadlock_timeout": "20s"}
     for plan in drawn(number):
