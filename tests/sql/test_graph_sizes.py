@@ -14,6 +14,8 @@ SELECT count(*) FROM made"""
 
 async def read(db):
     """Return how many rows of edges the session has read by an index so far, or from end to end."""
+    if db.get_server_version().major < 15:
+        pytest.skip("PostgreSQL 14 publishes its counts when it likes")
     await db.execute("SELECT pg_stat_force_next_flush()")
     await db.execute("SELECT pg_stat_clear_snapshot()")
     query = """SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_user_tables
