@@ -59,7 +59,11 @@ class _Background(NamedTuple):
 
 
 class SyncScheduler:
-    """The scheduler of one database, asked without `await`; safe to share between threads, and to use after a fork."""
+    """The scheduler of one database, asked without `await`; safe to share between threads, and to use after a fork.
+
+    Do not fork while a thread opens a connection, as the first calls do: OpenSSL's locks stay taken in the child, which
+    then hangs when it connects, with any client. Children that are spawned, or run another program, are free of it.
+    """
 
     def __init__(self, dsn: str, *, connections: int = 5) -> None:
         self._dsn = dsn

@@ -11,6 +11,7 @@ import gc
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,17 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)
 
 
+# A shell that starts us in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--postgres", default="embedded", help="the server of the tests: embedded, docker, or a major that is installed"
@@ -61,7 +73,7 @@ class Databases:
         self._address = urlsplit(server_dsn)
         self._runner = asyncio.Runner()
         self._thread = ThreadPoolExecutor(1)
-        self._connection = self.run(asyncpg.connect(server_dsn))
+        self._connection = self.run(asyncpg.connect(server_dsn, command_timeout=60))
 
     def run(self, coroutine):
         return self._thread.submit(self._runner.run, coroutine).result()
