@@ -111,8 +111,8 @@ class Submitting:
 
         The end of the block closes the batch: from then on only members add members. When the block raises, the
         callback is cancelled, and members that were submitted run all the same; one with an idempotency_key is left
-        open, for the same block to be run again. What members that do not complete mean to the callback is its
-        on_parent_failure.
+        open, for the same block to be run again. A batch whose unique_key was taken is another block's, which closes
+        it. What members that do not complete mean to the callback is its on_parent_failure.
         """
         options["batch"] = True
         handle = await self.submit(callback, connection=connection, **options)
@@ -122,7 +122,8 @@ class Submitting:
             if connection is None and handle.created and options.get("idempotency_key") is None:
                 await self.cancel(handle)
             raise
-        await self.close_batch(handle, connection=connection)
+        if handle.created or options.get("idempotency_key") is not None:
+            await self.close_batch(handle, connection=connection)
 
     async def close_batch(self, batch: JobId | int, *, connection: object = None) -> bool:
         """Close an open batch, whoever opened it; return False if it was closed or had ended. Raises InvalidJob."""

@@ -131,7 +131,8 @@ class SyncScheduler:
             if connection is None and handle.created and options.get("idempotency_key") is None:
                 self.cancel(handle)
             raise
-        self.close_batch(handle, connection=connection)
+        if handle.created or options.get("idempotency_key") is not None:
+            self.close_batch(handle, connection=connection)
 
     def close_batch(self, batch: JobId | int, *, connection: object = None) -> bool:
         """Close an open batch; see Scheduler.close_batch."""

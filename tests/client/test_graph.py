@@ -184,6 +184,22 @@ async def test_a_batch_block_that_raises_leaves_a_job_alone_that_was_there_befor
     assert (await scheduler.job(first.id))["status"] == "BLOCKED"
 
 
+async def test_a_batch_of_another_block_is_left_to_it(scheduler, dsn):
+    def add():
+        with SyncScheduler.connect(dsn) as client, client.batch(Note(), unique_key="import") as batch:
+            client.submit(Note(), member_of=batch)
+
+    async with scheduler.batch(Note(), unique_key="import") as first:
+        async with scheduler.batch(Note(), unique_key="import") as same:
+            await scheduler.submit(Note(), member_of=same)
+        await asyncio.to_thread(add)
+        open_still = (await scheduler.job(first.id)).get("open_batch")
+
+    job = await scheduler.job(first.id)
+    assert (same.id, open_still) == (first.id, True)
+    assert (job.get("open_batch"), job["unmet"]) == (None, 2)
+
+
 async def test_a_batch_without_await(sync_scheduler):
     def program():
         with sync_scheduler.batch(Note("callback")) as batch:
