@@ -7,6 +7,8 @@ DEBIAN := /usr/lib/postgresql/15/bin
 PYTEST := $(VENV)/bin/pytest
 MISSING := Python 3.11 or newer is missing: install it, or name it with make PYTHON=/path/to/python3
 MAJORS := 14 16 17
+# Two a processor: most tests wait, for a process to start, for a lock. Each has a server of its own.
+WORKERS ?= $(shell n=$$((2 * $$(getconf _NPROCESSORS_ONLN))); echo $$((n > 8 ? 8 : n)))
 NO_VENV := this Python has no venv module: install it (on Debian and Ubuntu: apt-get install python3-venv)
 
 .NOTPARALLEL:
@@ -35,18 +37,18 @@ check: $(BUILT)
 # What speaks SQL runs a second time on Debian's PostgreSQL 15, where that is installed; with SCHEDULER_TEST_DSN all runs
 # once, on the server it names.
 test: $(BUILT)
-	$(PYTEST) -n auto -m "not slow"
+	$(PYTEST) -n $(WORKERS) -m "not slow"
 	@if [ -d $(DEBIAN) ] && [ -z "$$SCHEDULER_TEST_DSN" ]; then set -x; \
-	  $(PYTEST) -n auto -m "not slow" --postgres=15 tests/sql; fi
+	  $(PYTEST) -n $(WORKERS) -m "not slow" --postgres=15 tests/sql; fi
 
 slow: $(BUILT)
-	$(PYTEST) -m slow
+	$(PYTEST) -n $(WORKERS) -m slow
 
 # And once more on these, from wheels: other people's, which come with the programs but not with all libraries below them.
 majors: $(MAJORS:%=.postgres/%)
 	@for major in $(MAJORS); do \
 	  if ! .postgres/$$major/pginstall/bin/postgres --version; then echo "PostgreSQL $$major of the wheel does not run here"; \
-	  else (set -x; $(PYTEST) -n auto -m "not slow" --postgres=$$major tests/sql) || exit 1; fi; done
+	  else (set -x; $(PYTEST) -n $(WORKERS) -m "not slow" --postgres=$$major tests/sql) || exit 1; fi; done
 
 .postgres/%: | $(BUILT)
 	@rm -rf $@.new && mkdir -p $@.new/pginstall

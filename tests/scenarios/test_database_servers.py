@@ -110,8 +110,7 @@ async def test_f38_b22_what_was_acknowledged_survives_crashes_of_the_server_unde
     assert len(acknowledged["completed"]) > 200
     assert {(job_id, newest[job_id]) for job_id, _ in acknowledged["completed"]} == acknowledged["completed"]
     assert all(attempt <= newest[job_id] for job_id, attempt in acknowledged["claim"])
-    handled = gate("ledger").notes("began")
-    assert len(handled) >= len(submitted) // 3
+    assert len(gate("ledger").notes("began")) >= [job["kind"] for job in found.values()].count("Note") > 0
     for worker in workers:
         assert worker.popen.poll() is None
         assert "Traceback" not in worker.log
