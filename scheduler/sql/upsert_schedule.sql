@@ -16,6 +16,7 @@ DECLARE
     "mode": "string", "overlap": "string", "misfire": "string", "backfill_limit": "number", "jitter": "number or string",
     "starts_at": "instant", "ends_at": "instant", "priority": "number", "tenant": "string", "unique_key": "string"}';
   given jsonb;
+  rule text;
   known scheduler.schedules;
   new scheduler.schedules;
 BEGIN
@@ -62,6 +63,12 @@ BEGIN
   WHERE s.id = known.id RETURNING s.* INTO new;
   RETURN jsonb_build_object('id', new.id, 'version', new.version,
     'change', CASE WHEN new.version = known.version THEN 'same' ELSE 'changed' END);
+EXCEPTION WHEN check_violation THEN -- of the table: its own detail would print the row, payload included
+  GET STACKED DIAGNOSTICS rule = CONSTRAINT_NAME;
+  IF rule = '' THEN
+    RAISE;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'check_violation', SCHEMA = 'scheduler', TABLE = 'schedules', CONSTRAINT = rule, MESSAGE = rule;
 END $$;
 
 -- delete_schedule(name): delete a schedule; its jobs stay. Returns whether there was one. A declared one comes back at the next start.
