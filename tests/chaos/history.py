@@ -70,6 +70,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     starts_at: int
     last_fire: int | None = None
     skipped: int = 0
+    error: str | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

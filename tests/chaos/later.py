@@ -14,7 +14,7 @@ from .lives import Lives
 Finding = Iterator[str]
 SECOND = 1_000_000
 # How many unfinished jobs of its own let a fire make none.
-ENOUGH = {"skip": 1, "queue_one": 2, "allow": float("inf")}
+TOO_MANY = {"skip": 1, "queue_one": 2, "allow": float("inf")}
 
 
 def rhythm(schedule: Schedule) -> tuple[int, int]:
@@ -34,6 +34,7 @@ def fires_are_named(lives: Lives) -> Finding:
     schedules = {schedule.id: schedule for schedule in lives.history.schedules}
     made = Counter((row.schedule, row.fire_time) for row in lives.history.rows if row.schedule is not None)
     yield from (f"schedule {schedule} made {n} jobs for {time}" for (schedule, time), n in made.items() if n > 1)
+    yield from (f"schedule {one.id} stands still: {one.error}" for one in schedules.values() if one.error is not None)
     for row in lives.history.rows:
         if row.schedule is None:
             continue
@@ -64,7 +65,7 @@ def no_fire_is_left_out(lives: Lives) -> Finding:
         missing = [time for time in times if time not in made]
         for time in missing:
             alive = (row for row in rows if (row.fire_time or 0) < time and (row.finished or time + 1) > time)
-            if sum(1 for _ in alive) < ENOUGH[schedule.overlap]:
+            if sum(1 for _ in alive) < TOO_MANY[schedule.overlap]:
                 yield f"schedule {schedule.id} left out {time}"
         if schedule.skipped != len(missing):
             yield f"schedule {schedule.id} counts {schedule.skipped} fires without a job, there are {len(missing)}"

@@ -23,7 +23,7 @@ SELECT id, (payload ->> 'token')::bigint AS token, kind, status::text, attempt, 
 SCHEDULES = """
 SELECT id, mode, overlap, misfire, cron, (extract(epoch FROM every) * 1000000)::bigint AS every,
   (extract(epoch FROM starts_at) * 1000000)::bigint AS starts_at,
-  (extract(epoch FROM last_fire) * 1000000)::bigint AS last_fire, skipped FROM scheduler.schedules"""
+  (extract(epoch FROM last_fire) * 1000000)::bigint AS last_fire, skipped, error FROM scheduler.schedules"""
 ENDED = """
 SELECT job_id AS job, attempt, outcome, substring(error FROM 'fence=(\\d+)')::bigint AS error_fence
 FROM scheduler.attempts"""

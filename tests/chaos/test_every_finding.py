@@ -129,6 +129,7 @@ CASES = {
     "I8": {
         "one fire made two jobs": recurring(3, 4, 4),
         "a job is of no schedule": replace(recurring(3), schedules=[]),
+        "it stands still": recurring(3, error="a worker computed times that do not grow"),
         "a time between two fires": recurring(3, 3.5, 4),
         "a time before the first": recurring(3, 4, starts_at=4 * SECOND),
         "a time that the calendar does not name": recurring(4, 5, 6, mode="cron", cron="*/2 * * * * *"),
