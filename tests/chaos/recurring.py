@@ -31,7 +31,7 @@ SCHEDULES = {
     "skips": definition(LONG, {"every": SOON, "overlap": "skip", **ALL}),
     "queues": definition(LONG, {"every": SOON, "overlap": "queue_one", **ALL}),
     "folded": definition(SHORT, {"every": SOON, "overlap": "allow"}),
-    "delayed": definition(SHORT, {"every": SOON, "mode": "fixed_delay"}),
+    "delayed": definition(SHORT, {"every": SOON, "mode": "fixed_delay", "overlap": "allow"}),  # none overlaps
 }
 
 
