@@ -11,10 +11,11 @@ from uuid import UUID
 
 import asyncpg
 import msgspec
-from sql import firing, steps
+from sql import steps
 
 from . import recorder
-from .history import EXACTLY_ONCE, RECURRING, Effect, History, Promotion, Submission
+from .fires import schedules
+from .history import EXACTLY_ONCE, Effect, History, Promotion, Submission
 
 WORKERS = {"A": UUID(int=10), "B": UUID(int=11)}
 KINDS = ("k", EXACTLY_ONCE)
@@ -102,21 +103,6 @@ async def keys(life: "Life") -> None:
     await life.work("B")
 
 
-async def schedules(life: "Life") -> None:
-    """Three fires of each are due, one after the other, while none of its jobs has ended; the fourth is not due yet."""
-    for overlap in ("allow", "skip", "queue_one"):
-        await life.recur(overlap, overlap=overlap, misfire="backfill")
-    await life.recur("fixed_delay", mode="fixed_delay")
-    await life.fire()  # computes when they will
-    await life.miss(seconds=3)
-    for _ in range(4):
-        await life.fire()
-    await life.work("B")
-    await life.fire()
-    await life.fire()
-    await life.work("B")
-
-
 async def batches(life: "Life") -> None:
     """One loses a member; another gains some while earlier ones run, and have run."""
     doomed = await life.submit(batch=True)
@@ -192,23 +178,6 @@ class Life:
                 await self.db.execute("INSERT INTO chaos.effects VALUES ($1, $2)", job["id"], fence)
                 result = json.dumps({"fence": fence})
                 await self.db.execute("SELECT scheduler.complete($1, $2, $3)", job["id"], fence, result)
-
-    async def recur(self, name, **definition) -> None:
-        starts_at = await self.db.fetchval("SELECT now() - interval '1 min'")
-        payload = {"token": RECURRING, "does": "succeed"}
-        await firing.upsert(self.db, name, payload=payload, every=1, starts_at=starts_at.isoformat(), **definition)
-
-    async def fire(self) -> None:
-        """Fire one time of each, as a worker that is there for every one; a hasty one, that does not wait for it."""
-        known = (await firing.call(self.db)).schedules
-        fires = [msgspec.structs.replace(one, until=one.next_fire or one.until).fire() for one in known]
-        await firing.call(self.db, fires)
-
-    async def miss(self, seconds) -> None:
-        """Let what would be next have been due so long ago."""
-        await self.db.execute(
-            "UPDATE scheduler.schedules SET next_fire = next_fire - make_interval(secs => $1)", seconds
-        )
 
     async def close(self, batch) -> None:
         with contextlib.suppress(asyncpg.PostgresError):
