@@ -19,6 +19,7 @@ from .load import Load
 from .nemesis import AgainstServers, AgainstWorkers, Nemesis
 from .pooler import Pooler
 from .proxy import Proxy
+from .recurring import PAUSE, Recurring
 from .servers import Pair
 from .workers import Slot, processes_of, refused_outcomes
 
@@ -101,7 +102,7 @@ class Campaign:
             AgainstWorkers("of others", self._seed, self._pair, self._faults, self._slots[half:], proxy),
             AgainstServers("of servers", self._seed, self._pair, self._faults, wires),
         ]
-        everyone: list[Any] = [self._load, self._ghost, *nemeses]
+        everyone: list[Any] = [self._load, self._ghost, Recurring(dsn), *nemeses]
         async with asyncio.TaskGroup() as group:
             for one in everyone:
                 group.create_task(one.run())
@@ -113,6 +114,8 @@ class Campaign:
         query = """SELECT NOT EXISTS (SELECT FROM scheduler.jobs_active)
             AND NOT EXISTS (SELECT FROM scheduler.dependencies WHERE ended AND NOT applied)"""
         connection = await asyncpg.connect(self._pair.primary.url)
+        await connection.execute(PAUSE)
+        await self._load.close_the_rest(connection, self._pair.promotions)
         began = since = time.monotonic()
         newest = 0
         while not await connection.fetchval(query) and time.monotonic() < min(since + PATIENCE, began + LONGEST):

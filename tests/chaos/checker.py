@@ -8,7 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from .history import EXACTLY_ONCE, FINISHED, History
+from .history import EXACTLY_ONCE, FINISHED, RECURRING, History
+from .later import a_callback_comes_last, a_delay_follows_its_job, fires_are_named, no_fire_is_left_out
 from .lives import BORN, LEGAL, Lives, is_documented_loss, is_of_a_lost_claim
 
 Finding = Iterator[str]
@@ -131,8 +132,8 @@ def children_come_after_their_parents(lives: Lives) -> Finding:
     last = {job: life[-1] for job, life in lives.moves.items()}
     for row in lives.history.rows:
         claims = lives.claims.get(row.id, ())
-        failed = [p for p in row.depends_on if p in lives.rows and lives.rows[p].status != "COMPLETED"]
-        for parent in row.depends_on:
+        failed = [p for p in lives.parents(row) if p in lives.rows and lives.rows[p].status != "COMPLETED"]
+        for parent in lives.parents(row):
             if claims and parent in last and last[parent].seq > claims[0].seq:
                 yield f"job {row.id} was claimed before its parent {parent} had ended"
         if row.on_parent_failure == "cancel" and failed and (claims or row.status != "CANCELLED"):
@@ -208,6 +209,7 @@ def what_is_bounded_stays_so(lives: Lives) -> Finding:
 def everything_ends_as_it_should(lives: Lives) -> Finding:
     """I15: whatever happens around it, a job ends as its handler says: faults and neighbours fail nobody."""
     expected = {submission.token: submission.ends for submission in lives.history.submissions}
+    expected[RECURRING] = ("COMPLETED",)
     for row in lives.history.rows:
         cancelled = row.status == "CANCELLED" and row.cancelled_by is not None
         crashed = row.status == "FAILED" and row.crashes > row.max_crashes
@@ -223,7 +225,9 @@ INVARIANTS: dict[str, tuple[Callable[[Lives], Finding], ...]] = {
     "I5": (attempts_are_accounted_for,),
     "I6": (nothing_is_stuck,),
     "I7": (children_come_after_their_parents,),
+    "I8": (fires_are_named, no_fire_is_left_out, a_delay_follows_its_job),
     "I10": (keys_are_unique,),
+    "I11": (a_callback_comes_last,),
     "I12": (effects_have_a_claim, effects_are_explained),
     "I13": (nothing_is_left_over,),
     "I14": (what_is_bounded_stays_so,),

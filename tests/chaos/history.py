@@ -11,6 +11,7 @@ import msgspec
 
 EXACTLY_ONCE = "Transfers"  # the kind of job that completes in a transaction of its own
 FINISHED = frozenset({"COMPLETED", "FAILED", "TIMED_OUT", "CANCELLED"})
+RECURRING = -1  # the token of the jobs of schedules: nobody submits them
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +35,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in the end. `token`: which submission it came from."""
+    """A job in the end. `token`: which submission it came from. `fire_time`, `finished`: microseconds since 1970."""
 
     id: int
     token: int
@@ -52,6 +53,24 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     unique_key: str | None = None
     result_fence: int | None = None
+    schedule: int | None = None
+    fire_time: int | None = None
+    finished: int | None = None
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule in the end. Times in microseconds: what it names must be met exactly. `skipped`: as it counts."""
+
+    id: int
+    mode: str
+    overlap: str
+    misfire: str
+    cron: str | None = None
+    every: int | None = None
+    starts_at: int
+    last_fire: int | None = None
+    skipped: int = 0
+    error: str | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,12 +127,16 @@ class History(msgspec.Struct, kw_only=True):
     """All of it.
 
     `accepted`: stale writes not refused. `left_over`: what should be gone. `edges`: (parent, child), not applied.
+    `members`: (member, batch), and of each batch (batch, batch). `closed`: (batch, seq), in the order of events.
     `written`: (job, fence) of what handlers wrote in the transaction that completed their job. `sizes`: what should
     stay small, as it was in the end. `setting`: on what it all ran.
     """
 
     events: list[Event] = []
     rows: list[Row] = []
+    schedules: list[Schedule] = []
+    members: list[tuple[int, int]] = []
+    closed: list[tuple[int, int]] = []
     ended: list[Ended] = []
     submissions: list[Submission] = []
     effects: list[Effect] = []

@@ -8,7 +8,17 @@ from typing import Any
 
 import asyncpg
 
-from scheduler import AsyncJob, BlockingJob, Context, CpuBoundJob, NonRetryableError, Retry, Snooze
+from scheduler import (
+    AsyncJob,
+    BlockingJob,
+    Context,
+    CpuBoundJob,
+    NonRetryableError,
+    Retry,
+    Scheduler,
+    Snooze,
+    Submission,
+)
 
 LEDGER = "CHAOS_LEDGER"  # the environment variable that names the file
 
@@ -101,6 +111,29 @@ class Transfers(AsyncJob, retry=STUBBORN):
                 await ctx.complete(connection, {"fence": ctx.fence})
         finally:
             connection.terminate()
+
+
+class Grows(AsyncJob, retry=STUBBORN):
+    """A member that adds others to its batch, which may be closed by then: on each attempt the same, by their keys."""
+
+    token: int
+    batch: int
+    adds: list[int]
+
+    async def run(self, ctx: Context) -> dict[str, Any]:
+        note("began", ctx)
+        dsn = os.environ["SCHEDULER_DSN"]
+        added = [
+            Submission(Waits(token=token, does="succeed", seconds=0.1), idempotency_key=f"member-{token}")
+            for token in self.adds
+        ]
+        connection = await asyncpg.connect(dsn, timeout=5, command_timeout=5)
+        try:
+            await Scheduler(dsn).submit_many(added, member_of=self.batch, connection=connection)
+        finally:
+            connection.terminate()
+        note("finished", ctx)
+        return {"fence": ctx.fence}
 
 
 class Overruns(AsyncJob, retry=TWICE, timeout=timedelta(milliseconds=300)):

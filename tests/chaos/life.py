@@ -14,6 +14,7 @@ import msgspec
 from sql import steps
 
 from . import recorder
+from .fires import schedules
 from .history import EXACTLY_ONCE, Effect, History, Promotion, Submission
 
 WORKERS = {"A": UUID(int=10), "B": UUID(int=11)}
@@ -32,6 +33,8 @@ async def live(db) -> History:
     await a_handler_that_completes_its_job(life)
     await families(life)
     await keys(life)
+    await schedules(life)
+    await batches(life)
     history = await recorder.read(db)
     return msgspec.structs.replace(
         history, submissions=life.submissions, effects=life.effects, promotions=life.promotions
@@ -100,6 +103,25 @@ async def keys(life: "Life") -> None:
     await life.work("B")
 
 
+async def batches(life: "Life") -> None:
+    """One loses a member; another gains some while earlier ones run, and have run."""
+    doomed = await life.submit(batch=True)
+    await life.submit("give up", ends="FAILED", member_of=doomed)
+    await life.close(doomed)
+    await life.work("B")
+    batch = await life.submit(batch=True)
+    await life.submit(member_of=batch)
+    await life.work("B")
+    await life.submit(member_of=batch)
+    claimed = await life.claim("A")
+    await life.submit(member_of=batch)
+    await life.close(batch)
+    claimed += await life.claim("A")  # its members, and nothing else
+    for job in claimed:
+        await life.settle("A", job)
+    await life.work("B")
+
+
 class Life:
     def __init__(self, db) -> None:
         self.db = db
@@ -121,7 +143,7 @@ class Life:
         try:
             job = await steps.submit(self.db, kind, {"token": self.token, "does": does}, **options)
             submission = msgspec.structs.replace(submission, answer="acknowledged", job=job)
-        except asyncpg.UniqueViolationError:
+        except asyncpg.PostgresError:
             job = None
         self.submissions.append(submission)
         return job
@@ -156,6 +178,10 @@ class Life:
                 await self.db.execute("INSERT INTO chaos.effects VALUES ($1, $2)", job["id"], fence)
                 result = json.dumps({"fence": fence})
                 await self.db.execute("SELECT scheduler.complete($1, $2, $3)", job["id"], fence, result)
+
+    async def close(self, batch) -> None:
+        with contextlib.suppress(asyncpg.PostgresError):
+            await self.db.execute("SELECT scheduler.close_batch($1)", batch)
 
     async def release(self, actor, jobs) -> None:
         await self._as(actor)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from scheduler.states import TRANSITIONS
 
-from .history import Event, History, Promotion, Submission, moves
+from .history import FINISHED, Event, History, Promotion, Row, Submission, moves
 
 # What a promotion may leave unexplained: claims of the seconds before it, handlers that began on them some time later.
 BEFORE, AFTER = 5.0, 15.0
@@ -33,6 +33,19 @@ class Lives:
             self.by_token[row.token].append(row)
         self.claims = {job: [move for move in life if move.now == "RUNNING"] for job, life in self.moves.items()}
         self.ended = {(end.job, end.attempt): end for end in history.ended}
+        self.members: dict[int, list[int]] = {batch: [] for member, batch in history.members if member == batch}
+        for member, batch in history.members:
+            if member != batch:
+                self.members[batch].append(member)
+
+    def parents(self, row: Row) -> list[int]:
+        """Return what a job waits for: the parents it names, its members. An open batch names itself, too."""
+        return [parent for parent in (*row.depends_on, *self.members.get(row.id, ())) if parent != row.id]
+
+    def end(self, job: int) -> float:
+        """Return the place of a job's end in the order of events; one that has not ended has none."""
+        life = self.moves.get(job)
+        return life[-1].seq if life and life[-1].now in FINISHED else float("inf")
 
     def runs(self) -> Iterator[tuple[Event, Event | None]]:
         """Yield every claim with the move that ended it."""

@@ -2,7 +2,8 @@
 
 A submission without an idempotency key is sent once; when its reply is lost there may be a job or not. One with a key
 is sent until it is answered, and sometimes twice for no reason. Every fifth call submits several jobs, all or none;
-only two while as many are under way as the workers can be expected to run in good time.
+only two while as many are under way as the workers can be expected to run in good time. Now and then there is a batch:
+its members are submitted while earlier ones run, and may add others. All have keys; it is closed until that is heard.
 """
 
 import asyncio
@@ -17,12 +18,14 @@ import msgspec
 from scheduler import Scheduler
 from scheduler.errors import DatabaseUnavailable, InvalidJob
 
-from .history import Submission
-from .jobs import ENDS, Blocks, Breaks, Computes, Fragile, Overruns, Transfers, Waits
+from .history import History, Promotion, Submission
+from .jobs import ENDS, Blocks, Breaks, Computes, Fragile, Grows, Overruns, Transfers, Waits
+from .lives import is_documented_loss
 
 WHERE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int"
 WRITTEN = "SELECT pg_current_wal_insert_lsn() - '0/0'"
 UNDER_WAY = "SELECT count(*) FROM scheduler.jobs WHERE status IN ('BLOCKED', 'DELAYED', 'PENDING', 'RUNNING')"
+OPEN = "SELECT child FROM scheduler.dependencies WHERE parent = child AND NOT ended"
 ENOUGH = 1500  # jobs under way
 MOST = 12  # jobs of one call
 REMEMBERED = 50  # ids of the newest jobs, from which parents are chosen
@@ -36,6 +39,7 @@ class Load:
         self.dsn = dsn
         self.rate = rate / submitters
         self.submissions: list[Submission] = []
+        self.closed: list[Submission] = []  # batches of which that was heard
         self.stopped = False
         self.recent: list[int] = []
         self.under_way = 0
@@ -46,6 +50,14 @@ class Load:
         async with asyncio.TaskGroup() as group:
             for submitter in self._submitters:
                 group.create_task(submitter.run())
+
+    async def close_the_rest(self, connection: "asyncpg.Connection[Any]", promotions: list[Promotion]) -> None:
+        """Close batches, as authors that come again would, but not those that must be closed: they are to be found."""
+        history = History(promotions=promotions)
+        heard = {told.job for told in self.closed if not is_documented_loss(history, told)}
+        for (batch,) in await connection.fetch(OPEN):
+            if batch not in heard:
+                await connection.execute("SELECT scheduler.close_batch($1)", batch)
 
     def token(self) -> int:
         self._next_token += 1
@@ -65,8 +77,11 @@ class Submitter:
         while not self._load.stopped:
             if self._load.under_way >= 2 * ENOUGH:  # else what is left in the end takes longer than anybody waits
                 await asyncio.sleep(1)
-            if self._rng.random() < 0.2:
+            chance = self._rng.random()
+            if chance < 0.2:
                 sent += await self._submit_many()
+            elif chance < 0.23:
+                sent += await self._submit_batch()
             else:
                 sent += 1
                 await self._submit()
@@ -78,6 +93,16 @@ class Submitter:
         options, cancel_after = self._options(), self._rng.uniform(0, 1) if self._rng.random() < 0.05 else None
         ends = (*ends, "CANCELLED") if cancel_after is not None else ends
         again = "idempotency_key" in options
+        told = await self._told(job, options, ends, again=again)
+        if told.job is not None:
+            self._load.recent = [*self._load.recent[-REMEMBERED:], told.job]
+            if again and self._rng.random() < 0.3:
+                await self._ask(job, options, ends)
+            if cancel_after is not None:
+                await self._cancel(told, cancel_after)
+
+    async def _told(self, job: Any, options: dict[str, Any], ends: tuple[str, ...], *, again: bool) -> Submission:
+        """Submit a job, `again` until there is an answer."""
         told = first = await self._ask(job, options, ends)
         while again and told.answer == "unknown" and not self._load.stopped:
             await asyncio.sleep(0.1)
@@ -85,12 +110,43 @@ class Submitter:
         if told.answer == "refused":  # now; what we sent first may have arrived all the same
             told = first
         self._load.submissions.append(told)
-        if told.job is not None:
-            self._load.recent = [*self._load.recent[-REMEMBERED:], told.job]
-            if again and self._rng.random() < 0.3:
-                await self._ask(job, options, ends)
-            if cancel_after is not None:
-                await self._cancel(told, cancel_after)
+        return told
+
+    async def _submit_batch(self) -> int:
+        """Submit a batch, member by member; return how many jobs it has."""
+        rng, policy = self._rng, self._rng.choice(["cancel", "run"])
+        token = self._load.token()
+        options = {"batch": True, "on_parent_failure": policy, "idempotency_key": f"batch-{token}"}
+        callback = Waits(token=token, does="fail twice", seconds=0.05)
+        batch = (await self._told(callback, options, ("COMPLETED",), again=True)).job
+        if batch is None:
+            return 1
+        members = [self._job() for _ in range(rng.randint(0, 4))]
+        if policy == "run":  # else it may end before all members have, and refuse what they add
+            adds = [self._load.token() for _ in range(rng.randint(1, 3))]
+            self._load.submissions += [Submission(token=one, answer="unknown", ends=("COMPLETED",)) for one in adds]
+            members.append((Grows(token=self._load.token(), batch=batch, adds=adds), ("COMPLETED",)))
+        for job, ends in members:
+            await self._told(job, {"member_of": batch, "idempotency_key": f"member-{job.token}"}, ends, again=True)
+            await asyncio.sleep(rng.choice([0, 0.3]))
+        await self._close(batch)
+        return 1 + len(members)
+
+    async def _close(self, batch: int) -> None:
+        while not self._load.stopped:
+            try:
+                connection = await self._connected()
+                await self._scheduler.close_batch(batch, connection=connection)
+                told = self._acknowledged(Submission(token=0, answer="unknown", ends=()), batch)
+                written = int(await connection.fetchval(WRITTEN))
+                self._load.closed.append(msgspec.structs.replace(told, written=written))
+            except InvalidJob:  # a promotion has lost it
+                return
+            except LOST:
+                self._forget()
+                await asyncio.sleep(0.1)
+            else:
+                return
 
     async def _submit_many(self) -> int:
         """Submit several jobs in one call; return how many."""

@@ -31,6 +31,7 @@ DDL = (
     "LOCK TABLE scheduler.dependencies IN SHARE MODE",
 )
 
+SUBMITTED = ("submit", "submit_graph", "close_batch")  # the verbs of submitters
 
 # Whether a worker (null: any) is running a job.
 BUSY = """SELECT EXISTS (SELECT FROM scheduler.jobs_active j JOIN chaos.events e ON e.job = j.id AND e.fence = j.fence
@@ -121,8 +122,8 @@ class AgainstWorkers(Nemesis):
     async def lose_reply(self, rng: Random) -> Fault:
         """A verb is called and its transaction commits, but the caller never learns it."""
         slot = await self._victim(rng)
-        verb = rng.choice(["claim", "settle", "settle", "renew", "submit"])
-        proxy, actor = (self._submitters, None) if verb == "submit" else (slot.proxy, slot.actor)
+        verb = rng.choice(["claim", "settle", "settle", "renew", "fire", *SUBMITTED])
+        proxy, actor = (self._submitters, None) if verb in SUBMITTED else (slot.proxy, slot.actor)
         lost, at = proxy.lost, time.time()
         proxy.lose_reply_to(verb)
         with contextlib.suppress(TimeoutError):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .history import Effect, Ended, Event, History, Row
+from .history import Effect, Ended, Event, History, Row, Schedule
 
 if TYPE_CHECKING:
     import asyncpg
@@ -17,12 +17,22 @@ SELECT seq, extract(epoch FROM at)::float8 AS at, xid::text::bigint AS xid, acto
 ROWS = """
 SELECT id, (payload ->> 'token')::bigint AS token, kind, status::text, attempt, failures, crashes, max_attempts,
   max_crashes, fence, depends_on, on_parent_failure, cancelled_by, idempotency_key, unique_key,
-  (result ->> 'fence')::bigint AS result_fence FROM scheduler.jobs"""
+  (result ->> 'fence')::bigint AS result_fence, schedule_id AS schedule,
+  (extract(epoch FROM fire_time) * 1000000)::bigint AS fire_time,
+  (extract(epoch FROM finished_at) * 1000000)::bigint AS finished FROM scheduler.jobs"""
+SCHEDULES = """
+SELECT id, mode, overlap, misfire, cron, (extract(epoch FROM every) * 1000000)::bigint AS every,
+  (extract(epoch FROM starts_at) * 1000000)::bigint AS starts_at,
+  (extract(epoch FROM last_fire) * 1000000)::bigint AS last_fire, skipped, error FROM scheduler.schedules"""
 ENDED = """
 SELECT job_id AS job, attempt, outcome, substring(error FROM 'fence=(\\d+)')::bigint AS error_fence
 FROM scheduler.attempts"""
 EFFECTS = "SELECT job, fence FROM chaos.effects"
 EDGES = "SELECT parent, child FROM scheduler.dependencies WHERE ended AND NOT applied"
+MEMBERS = """
+SELECT parent, child FROM scheduler.dependencies
+WHERE child IN (SELECT child FROM scheduler.dependencies WHERE parent = child)"""
+CLOSED = "SELECT batch, seq FROM chaos.closed"
 
 
 async def install(connection: "asyncpg.Connection[Any]") -> None:
@@ -31,14 +41,15 @@ async def install(connection: "asyncpg.Connection[Any]") -> None:
 
 async def read(connection: "asyncpg.Connection[Any]") -> History:
     """Return what the database knows; the rest is the campaign's to add."""
-    edges = [(row["parent"], row["child"]) for row in await connection.fetch(EDGES)]
-    written = [(row["job"], row["fence"]) for row in await connection.fetch(EFFECTS)]
     return History(
         events=await _read(connection, EVENTS, Event),
         rows=await _read(connection, ROWS, Row),
         ended=await _read(connection, ENDED, Ended),
-        edges=edges,
-        written=written,
+        schedules=await _read(connection, SCHEDULES, Schedule),
+        edges=await _pairs(connection, EDGES),
+        members=await _pairs(connection, MEMBERS),
+        closed=await _pairs(connection, CLOSED),
+        written=await _pairs(connection, EFFECTS),
     )
 
 
@@ -49,6 +60,10 @@ async def sizes(connection: "asyncpg.Connection[Any]") -> dict[str, float]:
 
 async def _read(connection: "asyncpg.Connection[Any]", query: str, shape: Any) -> list[Any]:
     return [msgspec.convert(dict(row), shape) for row in await connection.fetch(query)]
+
+
+async def _pairs(connection: "asyncpg.Connection[Any]", query: str) -> list[tuple[int, int]]:
+    return [(first, second) for first, second in await connection.fetch(query)]
 
 
 def read_effects(ledger: Path) -> list[Effect]:

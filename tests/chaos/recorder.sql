@@ -18,6 +18,10 @@ CREATE TABLE chaos.events (
 CREATE INDEX ON chaos.events (job);
 GRANT SELECT ON chaos.events TO PUBLIC;
 
+-- When batches were closed, in the order of events.
+CREATE TABLE chaos.closed (batch bigint NOT NULL,
+  seq bigint NOT NULL DEFAULT nextval(pg_get_serial_sequence('chaos.events', 'seq')));
+
 -- What handlers write in the transaction that completes their job.
 CREATE TABLE chaos.effects (job bigint NOT NULL, fence bigint NOT NULL);
 GRANT INSERT ON chaos.effects TO PUBLIC;
@@ -32,6 +36,15 @@ BEGIN
   RETURN NULL;
 END $$;
 
+CREATE FUNCTION chaos.record_closing() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  INSERT INTO chaos.closed (batch) VALUES (NEW.child);
+  RETURN NULL;
+END $$;
+
+CREATE TRIGGER chaos_closed AFTER UPDATE ON scheduler.dependencies FOR EACH ROW
+  WHEN (NEW.parent = NEW.child AND NEW.ended AND NOT OLD.ended) EXECUTE FUNCTION chaos.record_closing();
 CREATE TRIGGER chaos_changed AFTER UPDATE ON scheduler.jobs FOR EACH ROW
   WHEN ((OLD.status, OLD.fence, OLD.worker_id) IS DISTINCT FROM (NEW.status, NEW.fence, NEW.worker_id))
   EXECUTE FUNCTION chaos.record();

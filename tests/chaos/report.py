@@ -53,10 +53,21 @@ def lines(history: History, title: str) -> Iterator[str]:
         f"what a promoted standby had not received, as documented: {documented} submissions, {ghosts} claims"
         f" ({len(history.promotions)} promotions)"
     )
+    yield from later(history)
     yield f"in the end: {', '.join(f'{number:g} {what}' for what, number in history.sizes.items())}"
     stuck = [row for row in history.rows if row.status in {"BLOCKED", "DELAYED", "PENDING", "RUNNING"}]
     yield f"lost: {len(missing) - documented}, stuck: {len(stuck)}"
     yield from verdict(history)
+
+
+def later(history: History) -> Iterator[str]:
+    """Tell what schedules and batches made of themselves."""
+    fires = sum(row.schedule is not None for row in history.rows)
+    skipped = sum(schedule.skipped for schedule in history.schedules)
+    yield f"schedules: {len(history.schedules)}, {fires:,} jobs of fires, {skipped:,} fires skipped"
+    lives = Lives(history)
+    callbacks = Counter(lives.rows[batch].status for batch in lives.members if batch in lives.rows)
+    yield f"{_count('batches', callbacks)}; {sum(map(len, lives.members.values())):,} members"
 
 
 def verdict(history: History) -> Iterator[str]:

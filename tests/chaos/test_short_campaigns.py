@@ -39,6 +39,8 @@ def test_f72_half_a_minute_of_faults_costs_nothing_that_was_promised():
     assert re.search(r"lost: 0, stuck: 0", told)
     assert int(re.search(r"of which (\d+) hit", told)[1]) > 0
     assert int(re.search(r"jobs: ([\d,]+)", told)[1].replace(",", "")) > 0
+    assert int(re.search(r"schedules: 6, ([\d,]+) jobs of fires", told)[1].replace(",", "")) > 0
+    assert int(re.search(r"batches: \d+ \(COMPLETED (\d+)", told)[1]) > 0
 
 
 @pytest.mark.slow

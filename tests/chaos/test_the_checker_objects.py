@@ -73,6 +73,20 @@ BREAKS = {
     "complete knows no fence": ("I12", altered("complete", ("AND j.fence = p_fence", ""))),
     "what was written stays without its job": (
         "I12", altered("complete", ("PERFORM scheduler.lease_lost(p_id, p_fence)", "RETURN"))),
+    "a fire makes two jobs": (
+        "I8", altered("fire", ("AS fire_time FROM unnest(d.times)", "AS fire_time FROM unnest(d.times || d.times)"))),
+    "every second fire is dropped": (
+        "I8", altered("fire", ("AND NOT d.is_dropped", "AND extract(epoch FROM t)::bigint % 2 = 0"))),
+    "a fire does not wait for its time": (
+        "I8", altered("fire", ("(greatest(s.next_fire, newest) > moment) IS NOT TRUE", "true"))),
+    "a fixed delay does not count from the end": (
+        "I8", altered("fire", ("(SELECT f.finished_at", "(SELECT f.finished_at - interval '1 min'"))),
+    "an open batch starts": (
+        "I11", altered("hold_parents", ("cardinality(p_parents) - settled", "cardinality(others) - settled"))),
+    "a closed batch does not wait for its members": (
+        "I11", altered("close_batch", ("j.unmet > 1", "false"), ("unmet = j.unmet - 1", "unmet = 0"))),
+    "a callback comes back": (
+        "I11", trigger("AFTER INSERT ON scheduler.jobs_finished", BACK_TO_LIFE)),
     "one failure ends a job": ("I15", altered("settle", ("h.failures + 1 < h.max_attempts", "false"))),
 }  # fmt: skip
 
