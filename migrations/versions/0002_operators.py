@@ -166,7 +166,7 @@ COMMENT ON COLUMN scheduler.schedules.next_fire IS 'It only grows. Null: a worke
 COMMENT ON COLUMN scheduler.schedules.last_fire IS 'The newest fire time that was decided upon.';
 COMMENT ON COLUMN scheduler.schedules.last_job IS 'The newest job.';
 COMMENT ON COLUMN scheduler.schedules.skipped IS 'Fires that made no job: another was unfinished, the key was taken, it was missed and not made up for.';
-COMMENT ON COLUMN scheduler.schedules.version IS 'Grows with every edit: a fire that was computed before it changes nothing.';
+COMMENT ON COLUMN scheduler.schedules.version IS 'Grows with every edit, and whenever next_fire becomes unknown: a fire that was computed before changes nothing.';
 COMMENT ON COLUMN scheduler.schedules.declared IS 'The declarations seen, newest first.';
 COMMENT ON COLUMN scheduler.schedules.error IS 'Why it does not fire, until it is edited or resumed.';
 """

@@ -2,7 +2,8 @@
 -- fires: [{"id", "version", "fire_time", "times", "next", "error"}], computed from what this verb told. A compare and set: only a schedule
 -- that still has this version, and fire_time for its next_fire, is touched, and its next_fire becomes `next`, which is later: one job
 -- per schedule and fire time, whoever computes. `times` are due, oldest first; misfire and overlap decide here which become jobs. While
--- next_fire is unknown fire_time is null, and only `next` counts; a fixed delay has none until its job has ended. error: it stands still.
+-- next_fire is unknown, with which version grows, fire_time is null, and only `next` counts; a fixed delay has none until its job has
+-- ended. error: it stands still.
 -- Returns {"fired": jobs, "now", "schedules": [{"id", "version", "mode", "cron", "time_zone", "every": seconds, "starts_at", "next_fire",
 -- "after", "until", "wanted"}]}: `next` is the first time later than both `after` and, once next_fire is known, `until`, to which
 -- times are due; so many of the newest are wanted.
@@ -101,6 +102,7 @@ BEGIN
     ON CONFLICT DO NOTHING RETURNING jobs.id, jobs.schedule_id),
   advanced AS (
     UPDATE scheduler.schedules s SET next_fire = CASE WHEN d.error IS NULL THEN d.next END, error = d.error,
+      version = s.version + (d.next IS NULL)::int, -- or what was computed for an earlier unknown time would count now
       last_fire = coalesce(CASE WHEN d.error IS NULL THEN d.newest END, s.last_fire), last_job = coalesce(i.newest, s.last_job),
       skipped = s.skipped + CASE WHEN d.error IS NULL THEN cardinality(d.times) - coalesce(i.jobs, 0) ELSE 0 END
     FROM due d LEFT JOIN (SELECT schedule_id, max(id) AS newest, count(*) AS jobs FROM inserted GROUP BY 1) AS i ON i.schedule_id = d.id

@@ -8,7 +8,8 @@ DECLARE
   stood_still CONSTANT boolean := known.paused OR known.error IS NOT NULL;
 BEGIN
   UPDATE scheduler.schedules s SET paused = p_paused, error = CASE WHEN p_paused THEN s.error END,
-    next_fire = CASE WHEN p_paused OR NOT stood_still THEN s.next_fire END
+    next_fire = CASE WHEN p_paused OR NOT stood_still THEN s.next_fire END,
+    version = s.version + (NOT p_paused AND stood_still)::int -- what was computed before counts no more
   WHERE s.id = known.id;
   RETURN stood_still;
 END $$;
@@ -24,7 +25,8 @@ BEGIN
   INSERT INTO scheduler.jobs (kind, payload, tenant, priority, unique_key, schedule_id, fire_time)
   VALUES (known.kind, known.payload, known.tenant, known.priority, known.unique_key, known.id, scheduler.clock())
   ON CONFLICT DO NOTHING RETURNING id INTO job;
-  UPDATE scheduler.schedules s SET last_job = coalesce(job, s.last_job) WHERE s.id = known.id;
+  UPDATE scheduler.schedules s SET last_job = coalesce(job, s.last_job), version = s.version + (s.next_fire IS NULL)::int
+  WHERE s.id = known.id;
   RETURN job;
 END $$;
 

@@ -336,6 +336,51 @@ async def test_a_fixed_delay_is_not_blocked_by_a_job_that_is_gone(db, clock, way
     assert await fire(db) == 1
 
 
+@pytest.mark.parametrize("job_ended", [False, True])
+async def test_what_a_stalled_worker_computed_for_an_earlier_fire_of_a_fixed_delay_counts_no_more(db, clock, job_ended):
+    await upsert(db, every=60, mode="fixed_delay", overlap="allow")
+    early = await computed(db)
+    await clock.advance(1)
+    late = await computed(db)
+    await call(db, early)
+    assert await fire(db) == 1
+    if job_ended:
+        await end(db, (await claim(db))[0])
+
+    await call(db, late)
+    await fire(db)
+
+    after = await schedule(db)
+    assert (after["error"], after["skipped"], len(await jobs(db))) == (None, 0, 1)
+    assert after["next_fire"] == (await clock.now() + minutes(1) if job_ended else None)
+
+
+async def test_what_was_computed_before_a_pause_counts_no_more_once_it_is_resumed(db, clock):
+    await upsert(db, **MINUTELY)
+    late = await computed(db)
+    await fire(db)
+    await db.execute("SELECT scheduler.pause_schedule('s')")
+    await clock.advance(80)
+    await db.execute("SELECT scheduler.pause_schedule('s', false)")
+
+    await call(db, late)
+
+    assert (await schedule(db))["next_fire"] is None
+    assert (await fire(db), await jobs(db)) == (0, [])
+    assert (await schedule(db))["next_fire"] == await clock.now() + timedelta(seconds=40)
+
+
+async def test_a_fixed_delay_counts_from_the_end_of_a_job_that_was_run_by_hand(db, clock):
+    await upsert(db, every=60, mode="fixed_delay", overlap="allow")
+    late = await computed(db)
+    await db.execute("SELECT scheduler.run_schedule('s')")
+
+    await call(db, late)
+    await fire(db)
+
+    assert (len(await jobs(db)), (await schedule(db))["next_fire"]) == (1, None)
+
+
 async def test_a_fixed_delay_whose_job_is_retried_waits_for_its_end(db, clock):
     await upsert(db, every=1, mode="fixed_delay")
     await fire(db)
