@@ -82,6 +82,9 @@ BEGIN
     WHERE s.id = ANY (held) AND (greatest(s.next_fire, newest) > moment) IS NOT TRUE
       -- What was computed long ago, by a worker that was halted, or before the clock went back, is computed anew.
       AND (f.next > moment - grace OR s.next_fire IS NULL OR coalesce(f.next >= s.ends_at, f.next IS NULL))
+      AND (s.next_fire IS NOT NULL OR s.mode <> 'fixed_delay' -- its job may run again since, or, with two primaries, have ended only there
+        OR (SELECT true FROM scheduler.jobs_active j WHERE j.schedule_id = s.id LIMIT 1) IS NULL
+        AND (SELECT f.next < e.finished_at + s.every FROM scheduler.jobs_finished e WHERE e.id = s.last_job) IS NOT TRUE)
       AND cardinality(unfinished) = coalesce((SELECT l.jobs FROM locked l WHERE l.schedule_id = s.id), 0)),
   chosen AS MATERIALIZED (
     SELECT nextval('scheduler.jobs_id_seq') AS job, d.id, c.fire_time FROM due d CROSS JOIN LATERAL (

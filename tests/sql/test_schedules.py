@@ -392,6 +392,25 @@ async def test_a_fixed_delay_whose_job_is_retried_waits_for_its_end(db, clock):
     assert (await schedule(db))["next_fire"] is None
 
 
+@pytest.mark.parametrize("ended_again", [False, True])
+async def test_what_was_computed_from_an_end_that_was_not_the_last_counts_no_more(db, clock, ended_again):
+    await upsert(db, every=60, mode="fixed_delay", overlap="allow")
+    await fire(db)
+    (job,) = await claim(db)
+    await end(db, job, "failed", retryable=False)
+    late = await computed(db)
+    assert (await verb(db, "retry", [job["id"]]))["retried"] == [job["id"]]
+    await clock.advance(1)
+    if ended_again:
+        await end(db, (await claim(db))[0])
+
+    await call(db, late)
+
+    assert (await schedule(db))["next_fire"] is None
+    await fire(db)
+    assert (await schedule(db))["next_fire"] == (await clock.now() + minutes(1) if ended_again else None)
+
+
 # Exactly one job per schedule and fire time.
 
 
