@@ -25,8 +25,7 @@ BEGIN
   INSERT INTO scheduler.jobs (kind, payload, tenant, priority, unique_key, schedule_id, fire_time)
   VALUES (known.kind, known.payload, known.tenant, known.priority, known.unique_key, known.id, scheduler.clock())
   ON CONFLICT DO NOTHING RETURNING id INTO job;
-  UPDATE scheduler.schedules s SET last_job = coalesce(job, s.last_job), version = s.version + (s.next_fire IS NULL)::int
-  WHERE s.id = known.id;
+  UPDATE scheduler.schedules s SET last_job = coalesce(job, s.last_job) WHERE s.id = known.id;
   RETURN job;
 END $$;
 

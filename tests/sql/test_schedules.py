@@ -355,6 +355,20 @@ async def test_what_a_stalled_worker_computed_for_an_earlier_fire_of_a_fixed_del
     assert after["next_fire"] == (await clock.now() + minutes(1) if job_ended else None)
 
 
+async def test_what_was_computed_for_an_earlier_fire_counts_no_more_also_when_its_job_is_gone(db, clock):
+    await upsert(db, every=60, mode="fixed_delay")
+    late = await computed(db)
+    await fire(db)
+    (job,) = await claim(db)
+    await end(db, job)
+    await verb(db, "prune", [job["id"]])
+
+    await call(db, late)
+
+    after = await schedule(db)
+    assert (after["error"], after["next_fire"]) == (None, None)
+
+
 async def test_what_was_computed_before_a_pause_counts_no_more_once_it_is_resumed(db, clock):
     await upsert(db, **MINUTELY)
     late = await computed(db)
